@@ -9,6 +9,7 @@ import enum
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fl_sketch.core.protocols import Key, Keys, Roots
 
@@ -41,6 +42,7 @@ class Purpose(enum.IntEnum):
     AUDIT = 0xA0D1  # an auditor's own coins
     COIN = 0xC014  # MARINA's
     FILLING = 0xF111  # random coordinates of HEAVYMIX
+    AGAIN = 0xA6A1  # noise of a round that is played again, with other answers
 
 
 def roots_of(key: Key | Roots) -> Roots:
@@ -81,6 +83,16 @@ def of_client(keys: Keys, client) -> Keys:
 def round_keys(key: Key | Roots, round_number, client) -> Keys:
     """Returns the keys of one client in one round; both numbers may be traced."""
     return of_client(of_round(key, round_number), client)
+
+
+def again(key: Key, digest: bytes) -> Key:
+    """Returns a key made of `key` and a digest, of whole words of 32 bits.
+
+    It is for noise on another sum than that which has the noise of `key`.
+    """
+    for word in np.frombuffer(digest, "<u4"):
+        key = jax.random.fold_in(key, word)
+    return apart(key, Purpose.AGAIN)
 
 
 def for_batches(keys: Keys) -> Key:

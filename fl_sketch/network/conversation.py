@@ -295,14 +295,18 @@ class Conversation:
             )
         return known._replace(**counts._asdict())
 
-    def _sent(self, exchange, server, client, work, keys, counts, heard):
-        """Returns which of its codes a message has, and the arrays of each."""
+    def _sent(self, exchange, server, client, work, keys, counts, heard, own=None):
+        """Returns which of its codes a message has, and the arrays of each.
+
+        With `own`, its noise is of this key, and not of `keys`.
+        """
         yielded = self._turn(server, client, work, keys, counts, heard).sent
         if isinstance(yielded, Coded):
             several = isinstance(yielded.bits, Chosen)
             which = yielded.bits.which if several else 0
             return which, tuple(code.arrays() for code in yielded.codes)
-        message = self._encoded(exchange, yielded, server, work, keys)
+        noise = keys if own is None else keys._replace(own=own)
+        message = self._encoded(exchange, yielded, server, work, noise)
         mechanism = self.algorithm.mechanism
         if mechanism and mechanism.integers:
             return 0, ((integer_sums.on_wire(mechanism, message),),)

@@ -7,6 +7,7 @@ nothing is released: the round is asked for again, in the same frames, which sit
 answer with the same messages at no further cost.
 """
 
+import pathlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,19 +15,21 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fl_sketch.core.keys import of_client, of_round
+from fl_sketch.core.keys import again, of_client, of_round, roots_of
 from fl_sketch.core.protocols import Keys, Roots, Server
 from fl_sketch.engine import cohort as cohorts
 from fl_sketch.engine.clients import zeros
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.exchange import added
 from fl_sketch.engine.round import Report, State
-from fl_sketch.network import exchange_sums, frames, site, site_sums
+from fl_sketch.network import exchange_sums, following, frames, site, site_sums
 from fl_sketch.network.conversation import Conversation
+from fl_sketch.network.ends import Ends
 from fl_sketch.network.exchange_sums import Came
 from fl_sketch.network.following import History
 from fl_sketch.network.frames import Frame, Kind
 from fl_sketch.network.known import Heard
+from fl_sketch.network.released import Released
 from fl_sketch.network.round_report import (
     Asked,
     Silence,
@@ -72,6 +75,7 @@ class Coordinator:
         rules: Rules = Rules(),  # noqa: B008 - immutable
         follows: bool = False,
         back: Callable[[], Sequence[int]] = tuple,
+        folder: pathlib.Path | None = None,
         say: Callable[[str], None] = print,
     ):
         """Takes what a run needs of the sites' side.
@@ -85,13 +89,15 @@ class Coordinator:
           rules: when a round goes on without a site.
           follows: whether sites take the server's steps themselves.
           back: `() -> rounds` that have a checkpoint, to which this run may go back.
+          folder: where it keeps what it must know after a kill; None: nowhere.
           say: prints a line.
         """
         self._talk, self._sampler, self._roots = conversation, sampler, roots
         self._send, self._terms, self._rules = send, terms, rules
         self._back, self._say = back, say
         self._history = History(conversation) if follows else None
-        self._ends: dict[int, Frame] = {}
+        self._ends = Ends(folder)
+        self._sums = Released(roots_of(roots).secret, folder)
         self._joined: dict[int, dict[str, Any]] = {}
         self._said: dict[int, str] = {}
         self._silence, self._most = Silence(), conversation.longest
@@ -180,6 +186,7 @@ class Coordinator:
         heard_from = self._silence.without(clients, number)
         if not attempt and len(heard_from) >= self._smallest:
             clients = heard_from
+        self._ends.begin(number)
         self._catch_up(clients, number)
         spoken = Spoken(tuple(clients), Heard(), server.guard, {}, tuple(clients), {})
         payload = b""
@@ -189,7 +196,7 @@ class Coordinator:
             if self._talk.masked:
                 said["sum"] = [len(spoken.counted), attempt]
             down = Frame(Kind.MEAN, number, exchange - 1, notes=said, payload=payload)
-            begin = self._begins(server, number, said)
+            begin = following.begins(self._history, self._talk, server, number, said)
             make = begin if not exchange else lambda client, down=down: down
             known = (server, keys, counts, spoken.heard)
             which = int(self._talk.choice(*known))
@@ -197,8 +204,7 @@ class Coordinator:
             came = self._summed(spoken.counted, asked, make, known, at)
             if 0 < len(came.clients) < self._smallest or came.total is None:
                 return len(came.clients)
-            here = asked.among(came.clients)
-            spoken = self._released(spoken, came, keys, here, (exchange, which))
+            spoken = self._released(spoken, came, keys, asked, at)
             if not exchange:
                 spoken = spoken._replace(seen=came.seen)
             if exchange + 1 < len(self._talk.exchanges):
@@ -233,9 +239,11 @@ class Coordinator:
             talk, exchange, terms, parties, known, self._say
         )
 
-    def _released(self, spoken, came: Came, keys, counts, at) -> Spoken:
+    def _released(self, spoken, came: Came, keys, asked: Asked, at) -> Spoken:
         """Returns the round after the mean of an exchange."""
-        exchange, which = at
+        number, exchange, which = at
+        came, keys = self._once(came, spoken.guard, keys, (number, exchange))
+        counts = asked.among(came.clients)
         found = self._talk.release(exchange, came.total, spoken.guard, keys, counts)
         heard = spoken.heard._replace(means=(*spoken.heard.means, found.mean))
         up = self._talk.exchanges[exchange].up[which].size
@@ -246,6 +254,21 @@ class Coordinator:
             counted=came.clients,
             bytes_up=spoken.bytes_up + up,
         )
+
+    def _once(self, came: Came, guard, keys: Keys, at) -> tuple[Came, Keys]:
+        """Returns a sum and the keys of its noise; none if another was released."""
+        mechanism, (number, exchange) = self._talk.algorithm.mechanism, at
+        if not (mechanism and mechanism.noise_multiplier):
+            return came, keys
+        digest = self._sums.other(number, exchange, (came.total, guard))
+        if not digest:
+            return came, keys
+        self._say(
+            f"round {number + 1}: another sum of it was released before this run was "
+            "stopped; nothing is released"
+        )
+        none = Came((), zeros(self._talk.summands[exchange]))
+        return none, keys._replace(server=again(keys.server, digest))
 
     def _told(self, spoken, server, keys, counts) -> bytes:
         """Returns what clients need of the newest mean, or the replies after it."""
@@ -269,23 +292,17 @@ class Coordinator:
             if client in self._ends:
                 continue  # it is still in an earlier round, and was not asked
             counted = client in spoken.counted
-            self._ends[client] = Frame(
-                Kind.END,
-                number,
-                last,
-                client,
-                self._talk.digest,
-                {**said, "counted": counted},
-                payload if counted else b"",
-            )
+            notes = {**said, "counted": counted}
+            at = (number, last, client, self._talk.digest)
+            end = Frame(Kind.END, *at, notes, payload if counted else b"")
+            self._ends.add(client, end)
         self._deliver(spoken.counted)
+        self._ends.keep()
 
     def _deliver(self, clients: Collection[int]) -> None:
         """Sends sites the ends of rounds that they have not confirmed."""
-        ends = {one: self._ends[one] for one in clients if one in self._ends}
-        for client, answer in self._answers(ends, Kind.DONE).items():
-            if answer.kind == Kind.DONE:
-                del self._ends[client]
+        for client in self._answers(self._ends.of(clients), Kind.DONE):
+            self._ends.drop(client)
 
     def _catch_up(self, clients: Collection[int], number: int) -> None:
         """Joins sites that are not in the run, and ends rounds that are open there."""
@@ -294,21 +311,6 @@ class Coordinator:
         if missing:  # or if they began anew
             self.join(missing, number)
             self._deliver([one for one in missing if one in self._joined])
-
-    def _begins(self, server: Server, number: int, said: dict) -> Make:
-        """Returns what makes the first frame of a round for a client."""
-        history, frame = self._history, Frame(Kind.MODEL, number, notes=said)
-        if history:
-            begins = history.begins(server, number)
-
-            def begin(client: int) -> Frame:
-                notes, payload = begins(client)
-                return frame._replace(notes={**said, **notes}, payload=payload)
-
-            return begin
-        own = jax.device_get(self._talk.of_model(server))
-        frame = frame._replace(payload=self._talk.model.pack(own))
-        return lambda client: frame
 
     def _asked(
         self,
@@ -379,7 +381,7 @@ class Coordinator:
         if code == site.TERMS:
             self._joined.pop(client, None)
         elif code == "unknown" and client in self._ends:
-            lost = self._ends.pop(client).notes["counted"]
+            lost = self._ends.drop(client).notes["counted"]
             if not lost:
                 msg = "it never began a round in which it did not count."
                 raise ValueError(msg)

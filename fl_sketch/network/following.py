@@ -19,7 +19,7 @@ from fl_sketch.core.protocols import Keys, Server
 from fl_sketch.engine.round import initial_server
 from fl_sketch.network import layout
 from fl_sketch.network.conversation import Conversation
-from fl_sketch.network.frames import DIGEST, Frame
+from fl_sketch.network.frames import DIGEST, Frame, Kind
 from fl_sketch.network.known import Counts, Heard
 
 FILE = "followed"  # of a site: the server that it has, and of which round
@@ -167,6 +167,28 @@ class History:
             return None
         parts = [self._messages[r][heard and r == first] for r in range(first, number)]
         return b"".join(parts)
+
+
+def begins(
+    history: History | None,
+    talk: Conversation,
+    server: Server,
+    number: int,
+    said: dict[str, Any],
+) -> Callable[[int], Frame]:
+    """Returns what makes the first frame of a round for a client, with these notes."""
+    frame = Frame(Kind.MODEL, number, notes=said)
+    if history:
+        begins = history.begins(server, number)
+
+        def begin(client: int) -> Frame:
+            notes, payload = begins(client)
+            return frame._replace(notes={**said, **notes}, payload=payload)
+
+        return begin
+    own = jax.device_get(talk.of_model(server))
+    frame = frame._replace(payload=talk.model.pack(own))
+    return lambda client: frame
 
 
 class Follower:

@@ -16,7 +16,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from fl_sketch.config import inputs, parse
-from fl_sketch.core import plugins, pretrained
+from fl_sketch.core import files, plugins, pretrained
 from fl_sketch.core.mappings import flat
 from fl_sketch.data import batches as client_batches
 from fl_sketch.data import npz, raw
@@ -149,6 +149,8 @@ def join(lent: Lent, terms: Mapping[str, Any]) -> Part:
         public=False,  # which is for the owner of the data to say
     )
     spending = Spending(lent, run, folder, guarantee)
+    basis = secrets.simulated(flat(said)).reveal()  # a digest of what decides a model
+    basis += bytes.fromhex(files.digest(lent.data))
     tells = {one for one in asks if one in lent.tells}
     size = len(splits.train.targets)
     whole = Partition(np.arange(size, dtype=np.int32), np.array([0, size]))
@@ -160,9 +162,11 @@ def join(lent: Lent, terms: Mapping[str, Any]) -> Part:
         number,
         SiteStates(folder / "state"),
         spending.admit,
+        basis,
         {"size": size} if "size" in tells else {},
         "measured" in tells and not setup.private,
         said.download == "messages",
+        (lent.smallest_sum, int(said.data.clients)),
     )
 
 
@@ -219,7 +223,11 @@ def _own_splits(lent: Lent, config: ConfigDict, terms: Mapping[str, Any]) -> Spl
     if [str(own.dtype), *own.shape[1:]] != [kind, *shape]:
         msg = f"Expected train_inputs of {kind}{shape} in {lent.data}, got "
         raise ValueError(msg + f"{own.dtype}{list(own.shape[1:])}.")
-    return with_classes(found, int(terms["classes"]))
+    classes = int(terms["classes"])
+    if found.classes > classes or classes < 1:  # how many there are stays here
+        msg = f"Expected train_targets of the run's {classes} classes, got others."
+        raise Refused(msg)
+    return with_classes(found, classes)
 
 
 def _own_config(lent: Lent, said: ConfigDict, terms: Mapping[str, Any]) -> ConfigDict:

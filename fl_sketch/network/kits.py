@@ -1,7 +1,7 @@
 """Start-up kits of NVFlare: certificates and addresses of a server and its sites.
 
 A site runs the code that its owner has installed: kits allow the class of this package
-that answers frames, and jobs bring no code.
+that answers frames, jobs bring no code, and the site's policy refuses those that do.
 """
 
 import json
@@ -15,16 +15,20 @@ from typing import Any, NamedTuple
 
 from fl_sketch.network import site_file
 
-PROJECT, ADMIN = "fl_sketch", "admin@fl-sketch.org"
+PROJECT, ADMIN, ROLE = "fl_sketch", "admin@fl-sketch.org", "project_admin"
 CLASSES = ("fl_sketch.network.nvflare.",)  # what a site lets a job build
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 RESOURCES, DEFAULTS = "resources.json", "resources.json.default"
+POLICY = "authorization.json"  # of NVFlare: what who submits jobs may do at a site
+RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate")
+CODE = ("byoc", "shell_commands", "server-predeployed-flwr")  # bring or run code
 PORT = 8002
 SAMPLE = """\
 # What this site lends: fl_sketch/network/site_file.py has all keys.
 data = "data.npz"        # train_inputs and train_targets, next to this file
 epsilon_in_a_run = 0.0   # the most that one run may spend; 0: no limit
 epsilon_in_all = 0.0     # the most that all runs together may spend; 0: no limit
+smallest_sum = 2         # the least number of sites in a masked sum
 algorithms = []          # those that it takes part in; empty: all of the package
 tells = []               # may be told if a run asks: "size", "measured"
 """
@@ -83,6 +87,10 @@ def make(
             path = place / "local" / site_file.FILE
             if not path.exists():
                 path.write_text(SAMPLE)
+            rights = dict.fromkeys(RIGHTS, "any") | dict.fromkeys(CODE, "none")
+            policy = {"format_version": "1.0", "permissions": {ROLE: rights}}
+            text = json.dumps(policy, indent=2)
+            (place / "local" / POLICY).write_text(text)
     return kits
 
 
@@ -107,7 +115,7 @@ def _project(
     if through:
         site["connect_to"] = {"host": "localhost", "port": through}
     sites = [{"name": name, **site} for name in names]
-    admin = {"name": ADMIN, "type": "admin", "org": PROJECT, "role": "project_admin"}
+    admin = {"name": ADMIN, "type": "admin", "org": PROJECT, "role": ROLE}
     below = "nvflare.lighter.impl"
     templates = ["master_template.yml", "aws_template.yml", "azure_template.yml"]
     return {

@@ -139,6 +139,7 @@ class _Playing:
             rules=self._rules,
             follows=setup.prices.followed,
             back=lambda: checkpoint.rounds(self._place / "checkpoints"),
+            folder=self._place / FOLDER,
             say=self._say,
         )
 

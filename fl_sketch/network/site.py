@@ -5,8 +5,11 @@ state of its client, and the secret that its randomness follows from. What leave
 the messages of the algorithm, and what its owner allows besides.
 
 A frame that comes twice gets the same answer, and nothing is computed or spent again.
+A round that comes again with another question gets noise of its own: the difference of
+two messages with the same noise would have none.
 """
 
+import hashlib
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -14,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fl_sketch.core.keys import of_client, of_round
+from fl_sketch.core.keys import again, of_client, of_round
 from fl_sketch.core.protocols import Keys, Roots, Server, Work
 from fl_sketch.engine.clients import Client
 from fl_sketch.engine.round import initial_server
@@ -26,6 +29,7 @@ from fl_sketch.network.known import Counts, Heard
 from fl_sketch.network.refused import Refused
 from fl_sketch.network.site_states import SiteStates
 from fl_sketch.network.site_sums import Masked
+from fl_sketch.network.terms import IDS
 from fl_sketch.workdir import identity
 
 TERMS = "terms"  # why a site that has just begun refuses: it does not know the run
@@ -39,11 +43,14 @@ class Part(NamedTuple):
       roots: of its randomness; the public one is that of the run.
       number: the number of its client in the run.
       states: the states of its client, on its disk.
-      admit: `(round, frame)`; raises `Refused` where an answer would cost too much,
-        and else counts it.
+      admit: `(round, exchange, digest) -> bool`: counts the answer to a question, and
+        returns whether it is the first question there; raises `Refused` where the
+        answer would cost too much.
+      basis: a digest of what else of the site an answer follows from.
       hello: what the coordinator is told of the site.
       tells: whether it is told what the client measured in its local steps.
       follows: whether the site takes the server's steps itself.
+      sums: the least and the largest number of sites in a masked sum.
     """
 
     conversation: Conversation
@@ -51,10 +58,12 @@ class Part(NamedTuple):
     roots: Roots
     number: int
     states: SiteStates
-    admit: Callable[[int, bytes], None] = lambda number, frame: None
+    admit: Callable[[int, int, bytes], bool] = lambda number, exchange, digest: True
+    basis: bytes = b""
     hello: Mapping[str, Any] = {}
     tells: bool = False
     follows: bool = False
+    sums: tuple[int, int] = (2, IDS)
 
 
 class _Playing(NamedTuple):
@@ -66,6 +75,7 @@ class _Playing(NamedTuple):
     work: Work
     keys: Keys
     counts: Counts
+    asked: bytes
     heard: Heard = Heard()
 
 
@@ -166,7 +176,7 @@ class Site:
         states.go_back(frame.round)
         talk = part.conversation
         self._follower = Follower(talk, states.folder) if part.follows else None
-        self._masked = Masked(states.folder) if talk.masked else None
+        self._masked = Masked(states.folder, *part.sums) if talk.masked else None
         playing = int(frame.notes.get("playing", -1))
         self._play_again(part, opened, frame.round, playing)
         digest = part.conversation.digest
@@ -183,9 +193,9 @@ class Site:
             for data in opened if number < done or number == playing else ():
                 frame = frames.read(data, self._longest)
                 if frame.kind == Kind.MODEL:
-                    self._opened(part, frame, self._server(part, frame, data)[0])
+                    self._opened(part, frame, *self._known(part, frame, data))
                 else:
-                    self._heard(part, frame)
+                    self._heard(part, frame, data)
         except Refused as error:  # what it follows is not on its disk any more
             self._say(f"round {number}: cannot go on: {error}")
             self._playing = None
@@ -202,14 +212,23 @@ class Site:
             if number != frame.round:
                 msg = f"Expected the end of round {number}, got round {frame.round}."
                 raise Refused(msg, "end")
-        server, question = self._server(part, frame, data)
-        part.admit(frame.round, question)
+        server, client, asked = self._known(part, frame, data)
+        first = part.admit(frame.round, 0, asked)
         self._least = frame.round
         if part.conversation.remembers:
             part.states.close()
             part.states.note(data)
-        self._opened(part, frame, server)
-        return self._message(part, frame)
+        self._opened(part, frame, server, client, asked)
+        return self._message(part, frame, first)
+
+    def _known(self, part: Part, frame: Frame, data: bytes):
+        """Returns what a round begins with, and a digest of what it asks."""
+        server, question = self._server(part, frame, data)
+        client, asked = self._client(part, server), part.basis
+        if part.conversation.algorithm.mechanism:  # only noise needs it
+            for leaf in jax.tree.leaves(client):
+                asked = _digest(asked, np.asarray(leaf).tobytes())
+        return server, client, _digest(asked, question)
 
     def _server(self, part: Part, frame: Frame, data: bytes) -> tuple[Server, bytes]:
         """Returns the server of a first frame, and what the site is asked with it."""
@@ -229,13 +248,12 @@ class Site:
         state = self._follower.digest.encode() + talk.model.pack(talk.of_model(server))
         return server, frames.write(frame._replace(notes=notes, payload=state))
 
-    def _opened(self, part: Part, frame: Frame, server: Server) -> None:
+    def _opened(self, part: Part, frame: Frame, server, client, asked: bytes) -> None:
         talk, number = part.conversation, frame.round
         keys = of_client(of_round(part.roots, number), part.number)
-        client = self._client(part, server)
         work = talk.work(server, client, part.data, keys)
         counts = _counts(frame)
-        self._playing = _Playing(number, server, client, work, keys, counts)
+        self._playing = _Playing(number, server, client, work, keys, counts, asked)
 
     def _client(self, part: Part, server: Server) -> Client:
         """Returns the state of the client; the first is made of the model it gets."""
@@ -252,9 +270,11 @@ class Site:
         self._require_playing(frame)
         if part.conversation.remembers:
             part.states.note(data)
-        self._heard(part, frame)
-        part.admit(frame.round, _question(frame, data))
-        return self._message(part, frame)
+        self._heard(part, frame, data)
+        assert self._playing
+        exchange, asked = len(self._playing.heard.means), self._playing.asked
+        first = part.admit(frame.round, exchange, asked)
+        return self._message(part, frame, first)
 
     def _added(self, part: Part, frame: Frame, data: bytes) -> Frame:
         """Goes on in the secure sum of an exchange."""
@@ -270,26 +290,26 @@ class Site:
         at = (frame.round, frame.exchange, part.number, part.conversation.digest)
         return Frame(kind, *at, payload=sent)
 
-    def _heard(self, part: Part, frame: Frame) -> None:
+    def _heard(self, part: Part, frame: Frame, data: bytes) -> None:
         playing = self._require_playing(frame)
         if frame.exchange != len(playing.heard.means):
             expected = len(playing.heard.means)
             msg = f"Expected the mean of exchange {expected}, got {frame.exchange}."
             raise Refused(msg)
         heard = part.conversation.heard_of(frame.exchange, frame.payload, playing.heard)
-        self._playing = playing._replace(heard=heard)
+        asked = _digest(playing.asked, _question(frame, data))
+        self._playing = playing._replace(heard=heard, asked=asked)
         if self._follower:
             self._follower.hear(frame.round, heard)
 
     def _ended(self, part: Part, frame: Frame, data: bytes) -> Frame:
         """Ends a round: the client keeps its new state if its messages counted."""
-        del data
         answer = Frame(Kind.DONE, frame.round, 0, part.number, part.conversation.digest)
         if frame.round < self._least and self._playing is None:
             return answer  # it has ended before
         playing, states = self._require_playing(frame), part.states
         if frame.notes.get("counted"):
-            self._heard(part, frame)
+            self._heard(part, frame, data)
             playing = self._playing
             assert playing
             state = part.conversation.finish(
@@ -313,11 +333,15 @@ class Site:
             raise Refused(msg, "unknown")
         return self._playing
 
-    def _message(self, part: Part, frame: Frame) -> Frame:
-        """Returns the next message of the round, or what its secure sum begins with."""
+    def _message(self, part: Part, frame: Frame, first: bool) -> Frame:
+        """Returns the next message of the round, or what its secure sum begins with.
+
+        Args:
+          first: whether this is the first question here; another gets other noise.
+        """
         talk, playing = part.conversation, self._playing
         assert playing
-        exchange = len(playing.heard.means)
+        exchange, own = len(playing.heard.means), playing.keys.own
         which, codes = talk.send(
             exchange,
             playing.server,
@@ -326,13 +350,15 @@ class Site:
             playing.keys,
             playing.counts,
             playing.heard,
+            own if first else again(own, playing.asked),
         )
         which, at = int(which), (playing.number, exchange, part.number, talk.digest)
         arrays = [np.asarray(one) for one in codes[which]]
         if self._masked:
             clients = int(frame.notes["sum"][0])
             terms = site_sums.terms_of(talk, playing.number, exchange, clients)
-            keys = self._masked.begin(terms, part.number, arrays[0])
+            asked = "" if first else f".{playing.asked.hex()}"
+            keys = self._masked.begin(terms, part.number, arrays[0], asked)
             return Frame(Kind.PART, *at, payload=keys)
         if not all(np.isfinite(one).all() for one in arrays if one.dtype.kind == "f"):
             msg = "Expected an update of finite numbers, got one that is not."
@@ -343,6 +369,10 @@ class Site:
             seen = playing.work.diagnostics
             notes["diagnostics"] = {name: float(value) for name, value in seen.items()}
         return Frame(Kind.MESSAGE, *at, notes, payload)
+
+
+def _digest(before: bytes, more: bytes) -> bytes:
+    return hashlib.sha256(before + more).digest()
 
 
 def _question(frame: Frame, data: bytes) -> bytes:

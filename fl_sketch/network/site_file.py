@@ -37,6 +37,8 @@ class Lent(NamedTuple):
       epsilon_in_a_run: the most that one run may spend; 0: no limit.
       epsilon_in_all: the most that all runs together may spend; 0: no limit.
       delta: the largest delta of these.
+      smallest_sum: the least number of sites in a masked sum. In a sum of two, each of
+        them learns the other's message.
       noises: who may add the noise: "central" trusts the coordinator with it.
       tells: what the coordinator may be told if a run asks for it: "size", the number
         of examples; "measured", the loss of local steps and what else they measure.
@@ -52,6 +54,7 @@ class Lent(NamedTuple):
     epsilon_in_a_run: float = 0.0
     epsilon_in_all: float = 0.0
     delta: float = 1e-3
+    smallest_sum: int = 2
     noises: tuple[str, ...] = NOISES
     tells: tuple[str, ...] = ()
     device: str = ""
@@ -115,6 +118,10 @@ def _value(place: pathlib.Path, key: str, value: Any) -> Any:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         _require(what, "a number >= 0", number and 0 <= value < float("inf"), value)
         return float(value)
+    if key == "smallest_sum":
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        _require(what, "a whole number >= 2", whole and value >= 2, value)
+        return value
     if key == "device":
         _require(what, "a platform of jax", isinstance(value, str), value)
         return value

@@ -7,7 +7,8 @@ number of clients whose noise the guarantee needs.
 
 A sum that fails before the answers is tried again with new keys. A site answers for one
 set of clients in an exchange, also after it or the coordinator has started again: two
-sums of the same messages over different clients would show the difference.
+sums of the same messages over different clients would show the difference. So it keeps
+a line of 80 bytes for each sum of a run. The coordinator keeps no keys after a sum.
 """
 
 import dataclasses
@@ -21,7 +22,7 @@ from fl_sketch.network.conversation import Conversation
 from fl_sketch.network.formats import STAGES
 from fl_sketch.network.refused import Refused
 from fl_sketch.network.secure_client import Client
-from fl_sketch.network.terms import Terms
+from fl_sketch.network.terms import IDS, Terms
 
 FILE = "answered_sums"  # lines of a sum's number and the digest of who is in it
 
@@ -53,14 +54,36 @@ def terms_of(talk: Conversation, number: int, exchange: int, clients: int) -> Te
 class Masked:
     """A site's messages in the secure sums of a run."""
 
-    def __init__(self, folder: pathlib.Path):
-        """Takes the folder in which it notes its answers."""
-        self._path = folder / FILE
+    def __init__(self, folder: pathlib.Path, smallest: int = 2, sites: int = IDS):
+        """Takes the folder in which it notes its answers.
+
+        Args:
+          smallest: the least number of sites in a sum.
+          sites: the number of sites of the run.
+        """
+        self._path, self._smallest, self._sites = folder / FILE, smallest, sites
         self._answered = {name: digest for name, digest in lines.read(self._path)}
         self._stage = len(STAGES)
 
-    def begin(self, terms: Terms, client: int, numbers: np.ndarray) -> bytes:
-        """Begins a sum with a message; returns this client's public keys."""
+    def begin(
+        self, terms: Terms, client: int, numbers: np.ndarray, asked: str = ""
+    ) -> bytes:
+        """Begins a sum with a message; returns this client's public keys.
+
+        Args:
+          asked: marks a message that is another one than the first of the round.
+
+        Raises:
+          Refused: for a sum of too few sites, or of more than the run has.
+        """
+        if not self._smallest <= terms.clients <= self._sites:
+            msg = (
+                f"Expected a sum of at least {self._smallest} sites, by the site's own "
+                f"limit, and of at most {self._sites}, which the run has, got one of "
+                f"{terms.clients}."
+            )
+            raise Refused(msg)
+        self._number = f"{terms.round}{asked}"
         self._terms, self._numbers, self._stage = terms, numbers, 1
         self._client = Client(terms, client)
         return self._client.keys()
@@ -91,14 +114,24 @@ class Masked:
             whole = self._client.numbers(request, self._numbers)
             sent = whole[formats.HEADER.size :]
         else:
+            self._require_many(request)
             sent = self._client.answer(request)
             self._require_same(request)
         self._stage += 1
         return stage, sent
 
+    def _require_many(self, survivors: bytes) -> None:
+        """Raises if too few sites are in a sum, of those that this one masks with."""
+        size = formats.SURVIVORS.entry.size
+        count = (len(survivors) - formats.HEADER.size) // size
+        least = min(self._smallest, self._terms.group)
+        if count < least:
+            msg = f"Expected at least {least} sites in a sum, got {count}."
+            raise Refused(msg)
+
     def _require_same(self, survivors: bytes) -> None:
         """Notes who is in a sum, on the disk; raises if it had others before."""
-        number = str(self._terms.round)
+        number = self._number
         digest = hashlib.sha256(survivors).hexdigest()
         if number not in self._answered:
             lines.add(self._path, number, digest)

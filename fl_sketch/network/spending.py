@@ -1,15 +1,18 @@
 """What a site spent: every answer that is not the same as one before is counted.
 
 A run is priced as if its site took part in every round, as the accountant of the run
-prices it. An answer to other questions in a round that was answered before counts as
-one more round. The count is on the disk before an answer leaves.
+prices it. An answer to another question in a round that was answered before has noise
+of its own, and counts as one more round. The count is on the disk before an answer
+leaves. One answer is counted at a time, also where several runs are at once.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from fl_sketch.network import frames, lines
+from fl_sketch.network import lines
 from fl_sketch.network.refused import Refused
 from fl_sketch.network.site_file import Lent
 from fl_sketch.privacy.guarantee import Guarantee, rounded_up
@@ -17,6 +20,7 @@ from fl_sketch.workdir import odometer
 from fl_sketch.workdir.odometer import NoTotal
 
 FILE = "answered"  # in the folder of a run: lines of a place in it, and a digest
+LOCK = "lock"  # in the folder of the site
 PRICE = "price"  # the place of the digest of what the run promises
 
 
@@ -33,8 +37,10 @@ class Spending:
         """
         self._home, self._run, self._path = lent.folder, run, folder / FILE
         self._guarantee, self._lent = guarantee, lent
-        self._asked: dict[str, str] = {}
-        self._again, self._last = 0, -1
+        self._asked: dict[str, list[str]] = {}
+        self._last, self._more = -1, dict[int, int]()  # further answers in a round
+        self._others: odometer.Entries | None = None
+        self._most, self._exact = 0, False
         if lent.capped and not (guarantee and guarantee.private):
             msg = "Expected a run with noise, since the site has a limit on epsilon."
             raise Refused(msg)
@@ -51,36 +57,49 @@ class Spending:
             )
             raise Refused(msg)
         for place, digest in known[1:]:
-            self._again += place in self._asked
-            self._asked[place] = digest
-            self._last = max(self._last, int(place.partition(".")[0]))
-        self._most = self._affordable() if lent.capped else None
-        self._note()  # what was answered when an earlier process died
+            self._keep(place, digest)
 
-    def admit(self, number: int, frame: bytes) -> None:
-        """Counts the answer to a frame of a round, or raises `Refused`."""
-        read = frames.read(frame, len(frame))
-        place = f"{number}.{read.kind.name}.{read.exchange}"
-        digest = hashlib.sha256(frame).hexdigest()
-        if self._asked.get(place) == digest:
-            return
-        again = self._again + (place in self._asked)
-        last = max(self._last, number)
-        counted = 1 + last + again
-        if self._most is not None and counted > self._most:
-            msg = (
-                f"Expected at most {self._most} rounds of this run, by the site's own "
-                f"limits ({self._limits()}), got round {number + 1}, number {counted}."
-            )
-            raise Refused(msg)
-        lines.add(self._path, place, digest)
-        self._asked[place], self._again, self._last = digest, again, last
-        self._note()
+    def admit(self, number: int, exchange: int, asked: bytes) -> bool:
+        """Counts the answer to a question in a round, or raises `Refused`.
 
-    def _note(self) -> None:
-        """Notes in the site's odometer what was answered so far."""
-        counted = 1 + self._last + self._again
-        if counted and self._guarantee and self._guarantee.private:
+        Args:
+          asked: a digest of all that the answer follows from.
+
+        Returns:
+          Whether it is the first question there. Others need noise of their own.
+        """
+        place, digest = f"{number}.{exchange}", asked.hex()
+        before = self._asked.get(place, [])
+        if digest not in before:
+            more = max(self._more.get(number, 0), len(before))
+            again = sum({**self._more, number: more}.values())
+            with locked(self._home):
+                self._count(1 + max(self._last, number) + again, number)
+                lines.add(self._path, place, digest)
+            self._keep(place, digest)
+        return self._asked[place][0] == digest
+
+    def _keep(self, place: str, digest: str) -> None:
+        """Remembers that a question was answered."""
+        digests = self._asked.setdefault(place, [])
+        digests.append(digest)
+        number, more = int(place.partition(".")[0]), len(digests) - 1
+        self._last = max(self._last, number)
+        if more > self._more.get(number, 0):
+            self._more[number] = more
+
+    def _count(self, counted: int, number: int) -> None:
+        """Notes in the site's odometer how many rounds are answered, if it may be."""
+        if self._lent.capped:
+            most = self._affordable(counted)
+            if counted > most:
+                msg = (
+                    f"Expected at most {most} rounds of this run, by the site's own "
+                    f"limits ({self._limits()}), got round {number + 1}, number "
+                    f"{counted}."
+                )
+                raise Refused(msg)
+        if self._guarantee and self._guarantee.private:
             odometer.note(self._home, {self._run: self._guarantee.after(counted)})
 
     def _limits(self) -> str:
@@ -89,8 +108,8 @@ class Spending:
         parts += [f"epsilon {rounded_up(whole)} in all"] if whole else []
         return ", ".join(parts)
 
-    def _affordable(self) -> int:
-        """Returns how many rounds of this run the limits allow."""
+    def _affordable(self, counted: int) -> int:
+        """Returns how many rounds the limits allow, or `counted` if they allow that."""
         guarantee, others = self._guarantee, odometer.read(self._home)
         assert guarantee
         others.pop(self._run, None)
@@ -108,7 +127,24 @@ class Spending:
                 return False
             return bool(total and total.epsilon <= whole)
 
-        return largest(allowed, guarantee.rounds)
+        if self._others is None:  # mostly all rounds, so that none is computed again
+            self._most = largest(allowed, guarantee.rounds)
+            self._exact = self._most < guarantee.rounds
+        elif others != self._others:
+            self._most, self._exact = 0, False
+        self._others = others
+        if counted > self._most and not self._exact:
+            self._exact = not allowed(counted)
+            self._most = largest(allowed, counted - 1) if self._exact else counted
+        return self._most
+
+
+@contextlib.contextmanager
+def locked(home: pathlib.Path) -> Iterator[None]:
+    """Waits until no other process counts what a site spends."""
+    with open(home / LOCK, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def largest(allowed: Callable[[int], bool], most: int) -> int:

@@ -69,6 +69,7 @@ class Meeting:
             rules=self.rules,
             follows=self.follows,
             back=lambda: back,
+            folder=self.folder,
             say=self.lines.append,
         )
 

@@ -217,6 +217,64 @@ def test_a_coordinator_that_is_killed_goes_on_from_its_checkpoint(tmp_path):
     close(state.server.params, whole.server.params, 0)
 
 
+def test_an_end_that_is_lost_is_said_again_after_the_coordinator_was_killed(tmp_path):
+    """A site that keeps a state is else in the lost round for the rest of the run."""
+    whole, _ = meet(tmp_path / "whole").play(5)
+    meeting = meet(tmp_path / "killed")
+
+    lose(meeting, number=1)
+    saved, _ = meeting.play(2)
+    meeting.coordinator = meeting.new_coordinator(back=(0, 2))
+    state, reports = meeting.play(3, saved)
+    assert all(r.simulator_only.answered.all() for r in reports), meeting.lines
+    close(state.server.params, whole.server.params, 0)
+    assert not [*(tmp_path / "killed" / "ends").iterdir()]
+
+
+def test_an_end_of_a_round_that_was_lost_is_not_said(tmp_path):
+    whole, _ = meet(tmp_path / "whole").play(5)
+    meeting = meet(tmp_path / "killed")
+    saved, _ = meeting.play(2)
+    meeting.coordinator._back = lambda: (0, 2)
+    lose(meeting, number=3)
+    meeting.play(2, saved)  # lost, with an end that a site did not hear
+    meeting.coordinator = meeting.new_coordinator(back=(0, 2))
+    state, reports = meeting.play(3, saved)
+    assert all(r.simulator_only.answered.all() for r in reports), meeting.lines
+    close(state.server.params, whole.server.params, 0)
+
+
+def lose(meeting, number):
+    """Loses the end of a round on its way to a site, as often as it is said now."""
+    coordinator, send = meeting.coordinator, meeting.send
+
+    def lost(client, data):
+        frame = frames.read(data, 2**20)
+        return (client, frame.kind, frame.round) == (BAD, Kind.END, number)
+
+    def losing(data, seconds):
+        here = {one: down for one, down in data.items() if not lost(one, down)}
+        return send(here, seconds)
+
+    coordinator._send = losing
+
+
+def test_a_site_with_other_programs_is_left_out_in_one_line(tmp_path):
+    meeting = meet(tmp_path, PLAIN)
+
+    def change(client, answer):
+        frame = frames.read(answer, 2**20)
+        if client == BAD and frame.kind == Kind.HELLO:
+            return frames.write(frame._replace(program=bytes(16)))
+        return answer
+
+    meeting.change = change
+    _, (report, _) = meeting.play(2)
+    assert report.simulator_only.answered[0].tolist() == [n != BAD for n in range(5)]
+    (line, *_) = said(meeting, f"site {BAD}")
+    assert line.startswith(f"site {BAD} runs other programs: ") and "jax " in line
+
+
 def test_a_network_that_is_cut_costs_nothing(tmp_path):
     whole, _ = meet(tmp_path / "whole").play(3)
     meeting, cuts = meet(tmp_path / "cut", rules=Rules(1, 3, 5, 0.0)), []

@@ -157,6 +157,38 @@ def test_a_site_answers_for_one_set_of_clients(tmp_path):
         answered(dropped=[4])
 
 
+@pytest.mark.parametrize("smallest, sites", [(6, 9), (2, 4)])
+def test_a_site_refuses_sums_of_too_few_and_of_more_than_there_are(
+    smallest, sites, tmp_path
+):
+    terms = terms_of(round=3, clients=5, length=4, bits=8)
+    with pytest.raises(Refused, match="of at least . sites"):
+        Masked(tmp_path, smallest, sites).begin(terms, 0, np.arange(4, dtype=np.uint32))
+
+
+def test_a_site_tells_nothing_of_a_sum_in_which_too_few_are_left(tmp_path):
+    terms = terms_of(round=3, clients=5, length=4, bits=8)
+    for smallest in (4, 5):
+        folders = [tmp_path / f"{smallest}_{one}" for one in range(5)]
+        for folder in folders:
+            folder.mkdir()
+        sites = {one: Masked(folders[one], smallest) for one in range(5)}
+        if smallest == 4:
+            assert parties_play(terms, sites, [4]).size
+            continue
+        with pytest.raises(Refused, match="at least 5 sites in a sum, got 4"):
+            parties_play(terms, sites, [4])
+
+
+def test_an_owner_says_the_smallest_sum_and_a_run_how_many_sites_there_are(tmp_path):
+    hospitals = hospitals_of(tmp_path, rounds=1, eval_every=1)
+    hospitals.lend(4, smallest_sum=6)
+    hospitals.run(tmp_path / "network")
+    assert any("site 4: refuses" in one and "6 sites" in one for one in hospitals.lines)
+    assert hospitals.sites[0]._part.sums == (2, 5)
+    assert float(table_in(tmp_path / "network")[-1][f"{MARK}answered"]) == 4
+
+
 def parties_play(terms, sites, dropped):
     """Returns the total of a sum of sites, of which some drop out before numbers."""
     from fl_sketch.network.secure_sum import Server

@@ -176,8 +176,11 @@ def require_own_jobs(running):
     assert "/tmp/nvflare" not in (kit / "local" / "resources.json").read_text()
 
 
-def test_what_passes_is_encrypted(running):
+def test_what_passes_is_encrypted(running, tmp_path):
     """Frames are on the wire, and none of them can be read there."""
+    here = f"--kits={running.folder}/kits"
+    ended(begun(tmp_path, here, sites=",".join(NAMES), **LENGTH | METHODS["scaffold"]))
+    assert (tmp_path / "summary.json").exists()
     assert running.taps[0].up + running.taps[0].down > 10**5
     whole = b"".join(running.passed)
     for clear in (b"FLSN", b"diagnostics", b"hospital_1", b"exchange"):

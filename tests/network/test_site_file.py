@@ -2,8 +2,9 @@
 
 import pytest
 
-from fl_sketch.network import frames, site_file
+from fl_sketch.network import frames, job, site_file
 from fl_sketch.network.frames import Kind
+from fl_sketch.network.refused import Refused
 from fl_sketch.run import run
 from fl_sketch.workdir import odometer, secrets
 from fl_sketch.workdir.rows import column
@@ -37,6 +38,7 @@ def written(tmp_path, text):
         ('data = "a.npz"\nepsilon_in_al = 1', "got epsilon_in_al.*epsilon_in_all"),
         ('data = "a.npz"\nepsilon_in_all = "4"', "epsilon_in_all .* a number >= 0"),
         ('data = "a.npz"\ndelta = -1', "delta .* a number >= 0, got -1"),
+        ('data = "a.npz"\nsmallest_sum = 1', "smallest_sum .* a whole number >= 2"),
         ('data = "a.npz"\nalgorithms = "safl"', "algorithms .* a list of strings"),
         ('data = "a.npz"\ntells = ["sizes"]', "'size', 'measured', got .*'sizes'"),
         ('data = "a.npz"\n[files]\na = 1', "files .* a table of FILE.py:NAME"),
@@ -47,6 +49,17 @@ def test_a_wrong_file_is_refused_in_one_line(text, said, tmp_path):
     with pytest.raises(ValueError, match=said) as found:
         site_file.read(written(tmp_path, text))
     assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("classes", [0, 3])
+def test_a_site_says_only_that_its_labels_do_not_fit(classes, tmp_path):
+    config = five(**CENTRAL)
+    hospitals = Hospitals(tmp_path, config)
+    setup = job.of_coordinator(config, hospitals.splits)
+    terms = {**job.terms_of(setup, "a" * 32), "client": 0, "classes": classes}
+    with pytest.raises(Refused, match="of the run's . classes, got others") as found:
+        job.join(hospitals.lent(0), terms)
+    assert "10" not in str(found.value)
 
 
 def only_one(tmp_path, config, **lends):

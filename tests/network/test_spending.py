@@ -1,11 +1,12 @@
 """What a site spent cannot be lowered: not by other terms, and not by a kill."""
 
+import hashlib
 import json
+import threading
 
 import pytest
 
-from fl_sketch.network import dealing, frames, job, site_file
-from fl_sketch.network.frames import Frame, Kind
+from fl_sketch.network import dealing, job, lines, site_file, spending
 from fl_sketch.network.refused import Refused
 from fl_sketch.workdir import odometer
 from tests.network.sites import five
@@ -41,19 +42,22 @@ class Owner:
     def spent(self):
         return odometer.total(odometer.read(self.lent.folder)).epsilon
 
+    def rounds(self, run):
+        return odometer.read(self.lent.folder)[run].plan.steps
+
 
 @pytest.fixture
 def owner(tmp_path):
     return Owner(tmp_path)
 
 
-def question(number):
-    return frames.write(Frame(Kind.MODEL, number))
+def question(number, text=b""):
+    return hashlib.sha256(b"%d" % number + text).digest()
 
 
 def test_a_run_that_comes_back_at_another_price_is_refused(owner):
     part = owner.joined(z=3.0)
-    part.admit(0, question(0))
+    part.admit(0, 0, question(0))
     spent = owner.spent
     with pytest.raises(Refused, match="with which this run began"):
         owner.joined(z=50.0)
@@ -62,10 +66,10 @@ def test_a_run_that_comes_back_at_another_price_is_refused(owner):
 
 
 def test_data_are_not_public_because_a_coordinator_says_so(owner):
-    owner.joined().admit(0, question(0))
+    owner.joined().admit(0, 0, question(0))
     spent = owner.spent
     part = owner.joined(OTHER, z=3.0, data__public=True)
-    part.admit(0, question(0))
+    part.admit(0, 0, question(0))
     assert owner.spent > spent
 
 
@@ -74,17 +78,52 @@ def test_noise_that_a_coordinator_knows_is_refused_below_a_limit(owner):
         owner.joined(privacy__randomness="seed")
 
 
-def test_a_kill_before_the_odometer_is_written_loses_no_round(owner, monkeypatch):
-    part, note = owner.joined(), odometer.note
-    part.admit(0, question(0))
+def test_a_kill_before_an_answer_is_noted_loses_no_round(owner, monkeypatch):
+    part = owner.joined()
+    part.admit(0, 0, question(0))
 
     def dies(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(odometer, "note", dies)
+    monkeypatch.setattr(lines, "add", dies)
     with pytest.raises(KeyboardInterrupt):
-        part.admit(1, question(1))
-    monkeypatch.setattr(odometer, "note", note)
-    owner.joined()
-    ((_, entry),) = odometer.read(owner.lent.folder).items()
-    assert entry.plan.steps == 2
+        part.admit(1, 0, question(1))
+    assert owner.rounds(ONE) == 2
+
+
+def test_another_question_in_a_round_is_another_round_and_the_same_is_none(owner):
+    """Also after the site has started again, and if the first one comes back."""
+    part = owner.joined()
+    assert part.admit(0, 0, question(0)) and part.admit(0, 1, question(0, b"mean"))
+    assert owner.rounds(ONE) == 1
+    other = question(0, b"other"), question(0, b"other mean")
+    for _ in range(2):
+        assert not part.admit(0, 0, other[0]) and not part.admit(0, 1, other[1])
+        assert part.admit(0, 0, question(0))
+        assert owner.rounds(ONE) == 2
+        part = owner.joined()
+
+
+def test_two_runs_at_once_keep_the_limit_of_both(owner):
+    """Each of them alone would reach it."""
+    parts, stopped = {run: owner.joined(run, z=2.0) for run in (ONE, OTHER)}, set()
+    for number in range(6):
+        for run, part in parts.items():
+            try:
+                part.admit(number, 0, question(number))
+            except Refused as error:
+                assert "by the site's own limits" in str(error)
+                stopped.add(run)
+    assert stopped and owner.spent <= 10
+    assert 0 < owner.rounds(OTHER) < 6
+
+
+def test_one_answer_is_counted_at_a_time(owner):
+    part = owner.joined()
+    thread = threading.Thread(target=part.admit, args=(0, 0, question(0)))
+    with spending.locked(owner.lent.folder):
+        thread.start()
+        thread.join(0.3)
+        assert thread.is_alive() and not odometer.read(owner.lent.folder)
+    thread.join(60)
+    assert owner.rounds(ONE) == 1

@@ -1,0 +1,57 @@
+"""What start-up kits let the holder of the administrator's kit do at a site."""
+
+import importlib.util
+import json
+
+import pytest
+
+from fl_sketch.network import kits
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("nvflare") is None,
+    reason="NVFlare makes the kits: pip install fl_sketch[nvflare]",
+)
+ROLES = ("project_admin", "org_admin", "lead", "member")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return kits.make(tmp_path_factory.mktemp("kits"), ["a", "b"], "localhost")
+
+
+def may(place, role, right):
+    """Returns what NVFlare's own evaluation of a site's policy says."""
+    from nvflare.fuel.sec.authz import AuthzContext, Person
+    from nvflare.security.security import FLAuthorizer
+
+    policy = json.loads((place / "local" / kits.POLICY).read_text())
+    person = Person(kits.ADMIN, kits.PROJECT, role)
+    context = AuthzContext(right, person, person)
+    return FLAuthorizer(kits.PROJECT, policy).authorize(context)[0]
+
+
+@pytest.mark.parametrize("right", ["byoc", "cat", "ls", "shell_commands"])
+def test_no_one_may_bring_code_to_a_site_or_read_its_files(right, made):
+    for place in made.sites.values():
+        assert not any(may(place, role, right) for role in ROLES)
+
+
+def test_a_job_that_brings_code_is_refused_and_one_that_does_not_is_taken(made):
+    """By NVFlare's own check of a job at a site."""
+    from nvflare.apis.app_validation import AppValidationKey
+    from nvflare.fuel.sec.authz import AuthorizationService
+    from nvflare.private.fed.utils.app_authz import AppAuthzService
+    from nvflare.security.security import FLAuthorizer
+
+    policy = json.loads((made.sites["a"] / "local" / kits.POLICY).read_text())
+    person = kits.ADMIN, kits.PROJECT, kits.ROLE
+    before = AuthorizationService.the_authorizer
+    AuthorizationService.the_authorizer = FLAuthorizer(kits.PROJECT, policy)
+    try:
+        own = AppAuthzService.authorize_app_info({}, *person)
+        brought = {AppValidationKey.BYOC: True}
+        code = AppAuthzService.authorize_app_info(brought, *person)
+    finally:
+        AuthorizationService.the_authorizer = before
+    assert own == (True, "") and code == (False, "BYOC not permitted")
+    assert may(made.sites["a"], kits.ROLE, "submit_job")
