@@ -4,6 +4,7 @@ import inspect
 import math
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from fl_sketch.theory import Assumption, Constants
 from tests.run.configs import config_with
 
 PROBLEM = {name: default for name, (default, _) in plan.CONSTANTS.items()}
-WHOLE = {"client__batches": "whole"}
+WHOLE: dict[str, Any] = {"client__batches": "whole"}
 SONG = {"algorithm": "iterative_sketching"}
 DAS = {"algorithm": "dp_fedavg"}
 MLP = {"model__name": "mlp"}
