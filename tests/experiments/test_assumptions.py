@@ -27,7 +27,9 @@ def verdict(about, value=math.nan, **changes):
     """Returns how a config stands to an assumption: the verdict, and its reason."""
     one = Assumption(about, "THE SENTENCE", value)
     (line,) = assumptions.lines(config_with(**changes), PROBLEM, [one])
-    status, why = re.fullmatch(r"(.*\S) +THE SENTENCE \[(.*)\]", line).groups()
+    found = re.fullmatch(r"(.*\S) +THE SENTENCE \[(.*)\]", line)
+    assert found, line
+    status, why = found.groups()
     return status, why
 
 
