@@ -4,6 +4,7 @@ import inspect
 import math
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from fl_sketch.theory import Assumption, Constants
 from tests.run.configs import config_with
 
 PROBLEM = {name: default for name, (default, _) in plan.CONSTANTS.items()}
-WHOLE = {"client__batches": "whole"}
+WHOLE: dict[str, Any] = {"client__batches": "whole"}
 SONG = {"algorithm": "iterative_sketching"}
 DAS = {"algorithm": "dp_fedavg"}
 MLP = {"model__name": "mlp"}
@@ -26,7 +27,9 @@ def verdict(about, value=math.nan, **changes):
     """Returns how a config stands to an assumption: the verdict, and its reason."""
     one = Assumption(about, "THE SENTENCE", value)
     (line,) = assumptions.lines(config_with(**changes), PROBLEM, [one])
-    status, why = re.fullmatch(r"(.*\S) +THE SENTENCE \[(.*)\]", line).groups()
+    found = re.fullmatch(r"(.*\S) +THE SENTENCE \[(.*)\]", line)
+    assert found, line
+    status, why = found.groups()
     return status, why
 
 
