@@ -17,6 +17,7 @@ from fl_sketch.network import site_file
 
 PROJECT, ADMIN, ROLE = "fl_sketch", "admin@fl-sketch.org", "project_admin"
 CLASSES = ("fl_sketch.network.nvflare.",)  # what a site lets a job build
+COLLAB = "nvflare.collab.runtime."  # NVFlare's own classes that call these
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 RESOURCES, DEFAULTS = "resources.json", "resources.json.default"
 POLICY = "authorization.json"  # of NVFlare: what who submits jobs may do at a site
@@ -156,7 +157,7 @@ def _edited(place: pathlib.Path, classes: Sequence[str]) -> None:
     """
     local = place.absolute() / "local"
     said = json.loads((local / DEFAULTS).read_text())
-    said["class_allow_list"] = [*said.get("class_allow_list", ()), *classes]
+    said["class_allow_list"] = [*said.get("class_allow_list", ()), COLLAB, *classes]
     if "snapshot_persistor" in said:  # of a server
         storage = said["snapshot_persistor"]["args"]["storage"]
         storage["args"]["root_dir"] = str(place.absolute() / "snapshots")

@@ -19,6 +19,7 @@ from nvflare.collab import (  # pyright: ignore[reportMissingImports]
     collab,
 )
 
+import fl_sketch
 from fl_sketch.data.examples import Splits
 from fl_sketch.network import hosting, job, site_file
 from fl_sketch.network.coordinator import Rules
@@ -90,11 +91,17 @@ class Lending:
 
 
 class Recipe(CollabRecipe):
-    """A job that brings no code."""
+    """A job that brings no code: every site has the package itself."""
+
+    def finalize(self) -> Any:
+        """Returns the job, without copies of this package."""
+        job = super().finalize()
+        job.set_app_packages([fl_sketch.__name__])
+        return job
 
     @staticmethod
     def _user_source_entries(objs) -> list:
-        """Returns no files: every site has the package itself."""
+        """Returns no files."""
         del objs
         return []
 
