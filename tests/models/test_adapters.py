@@ -1,10 +1,13 @@
 """Models of NNX and Equinox, named by a config, train as those of Linen do."""
 
+import runpy
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from fl_sketch import models
 from fl_sketch.core.trees import Stateful
@@ -88,6 +91,24 @@ def test_outputs_are_those_of_the_model_itself(nets):
     np.testing.assert_allclose(
         got, hidden @ at["last.kernel"] + at["last.bias"], atol=1e-4
     )
+
+
+def test_trained_arrays_go_back_into_a_module_of_nnx(nets):
+    """As docs/models/nnx.md has it."""
+    _, params = built(nets, "nnx")
+    net = models.build(f"{nets}:Net", 10)
+    x = jax.random.normal(jax.random.key(1), (5, 8, 8, 1))
+    arrays = jax.tree.map(lambda leaf: leaf + 0.1, params.params)
+    expected = net.apply({"params": arrays, **params.state}, x)
+
+    model = runpy.run_path(str(nets))["Net"](10, rngs=nnx.Rngs(7))
+    places = nnx.to_flat_state(nnx.state(model, nnx.Param))
+    found = [
+        (path, old.replace(arrays[".".join(map(str, path))])) for path, old in places
+    ]
+    nnx.update(model, nnx.from_flat_state(found))
+    model.eval()
+    np.testing.assert_allclose(model(x), expected, rtol=1e-5)
 
 
 def test_an_equinox_model_is_given_back(nets):
