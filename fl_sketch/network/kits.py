@@ -25,13 +25,16 @@ RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "view", "oper
 CODE = ("byoc", "shell_commands", "server-predeployed-flwr")  # bring or run code
 PORT = 8002
 SAMPLE = """\
-# What this site lends: fl_sketch/network/site_file.py has all keys.
+# What this site lends: docs/network.md has all keys.
 data = "data.npz"        # train_inputs and train_targets, next to this file
 epsilon_in_a_run = 0.0   # the most that one run may spend; 0: no limit
 epsilon_in_all = 0.0     # the most that all runs together may spend; 0: no limit
+delta = 1e-5             # the largest delta of these
+noises = []              # privacy.noise that it accepts; empty: all. central: the
+                         # coordinator sees messages without noise
 smallest_sum = 2         # the least number of sites in a masked sum
 algorithms = []          # those that it takes part in; empty: all of the package
-tells = []               # may be told if a run asks: "size", "measured"
+tells = []               # may be told if a run asks, without noise: "size", "measured"
 """
 
 
