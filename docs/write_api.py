@@ -3,11 +3,13 @@
     python docs/write_api.py
 
 It lists the names that each package exports, and those of some modules that users
-import directly. A name has its signature and the first paragraph of its docstring.
+import directly. A name has its signature and the first paragraph of its docstring, and
+a class its attributes, properties and methods.
 """
 
 import ast
 import pathlib
+import re
 import textwrap
 from collections.abc import Iterator
 
@@ -86,15 +88,53 @@ def signature(node: ast.AST) -> str:
 def entry(name: str, node: ast.AST) -> str:
     """Returns the lines of one name."""
     first = (ast.get_docstring(node) or "").split("\n\n")[0]
-    words = textwrap.fill(" ".join(first.split()), 120, break_on_hyphens=False)
     kind = "class " if isinstance(node, ast.ClassDef) else ""
-    return f"`{kind}{name}{signature(node)}`\n\n{words}\n"
+    parts = [f"`{kind}{name}{signature(node)}`\n", f"{filled(first)}\n"]
+    if isinstance(node, ast.ClassDef):
+        listed = [*attributes(node), *members(node)]
+        parts += ["\n".join(listed) + "\n"] if listed else []
+    return "\n".join(parts)
+
+
+def filled(text: str, **options: str) -> str:
+    """Returns a paragraph in lines."""
+    return textwrap.fill(" ".join(text.split()), 120, break_on_hyphens=False, **options)
+
+
+def attributes(node: ast.ClassDef) -> list[str]:
+    """Returns the items of the attributes in a class's docstring."""
+    text = ast.get_docstring(node) or ""
+    _, found, after = text.partition("Attributes:\n")
+    if not found:
+        return []
+    block = textwrap.dedent(after.split("\n\n")[0])
+    items = re.findall(r"^(\w+): (.*(?:\n[ ]+.*)*)", block, re.MULTILINE)
+    return [
+        filled(f"- `{name}`: {what}", subsequent_indent="  ") for name, what in items
+    ]
+
+
+def members(node: ast.ClassDef) -> list[str]:
+    """Returns the items of a class's public properties and methods."""
+    listed = []
+    for part in node.body:
+        if isinstance(part, ast.FunctionDef) and not part.name.startswith("_"):
+            is_property = any(
+                ast.unparse(one) == "property" for one in part.decorator_list
+            )
+            call = "" if is_property else signature(part).replace("(self", "(", 1)
+            call = call.replace("(, ", "(", 1)
+            first = (ast.get_docstring(part) or "").split("\n\n")[0]
+            listed.append(
+                filled(f"- `{part.name}{call}`: {first}", subsequent_indent="  ")
+            )
+    return listed
 
 
 def section(module: str, nodes: list[tuple[str, ast.AST]]) -> str:
     """Returns the part of the page that one package or module has."""
     first = ast.get_docstring(ast.parse(file_of(module).read_text())) or ""
-    words = textwrap.fill(" ".join(first.split("\n\n")[0].split()), 120)
+    words = filled(first.split("\n\n")[0])
     parts = [f"## {module}\n", f"{words}\n", *(entry(*each) for each in nodes)]
     return "\n".join(parts)
 
@@ -106,14 +146,15 @@ def of_package(package: str) -> list[tuple[str, ast.AST]]:
 
 
 def of_module(module: str) -> list[tuple[str, ast.AST]]:
-    """Returns the public functions and classes that a module defines."""
+    """Returns the public functions and classes that a module defines or hands on."""
     kinds = ast.FunctionDef | ast.ClassDef
     nodes = ast.parse(file_of(module).read_text()).body
-    return [
+    own = [
         (node.name, node)
         for node in nodes
         if isinstance(node, kinds) and not node.name.startswith("_")
     ]
+    return own + of_package(module)
 
 
 def page() -> str:
