@@ -225,9 +225,9 @@ def test_what_leaves_a_site_is_not_told_from_random_bits(tmp_path, monkeypatch):
     """The same test tells the numbers below the masks from random bits."""
     clear, begin = [], Masked.begin
 
-    def watched(self, terms, client, numbers):
+    def watched(self, terms, client, numbers, asked):
         clear.append(packing.packed(numbers, terms.bits))
-        return begin(self, terms, client, numbers)
+        return begin(self, terms, client, numbers, asked)
 
     monkeypatch.setattr(Masked, "begin", watched)
     hospitals = Listening(tmp_path, five(**INTEGERS | {"rounds": 2}))
