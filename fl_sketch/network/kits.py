@@ -30,8 +30,8 @@ data = "data.npz"        # train_inputs and train_targets, next to this file
 epsilon_in_a_run = 0.0   # the most that one run may spend; 0: no limit
 epsilon_in_all = 0.0     # the most that all runs together may spend; 0: no limit
 delta = 1e-5             # the largest delta of these
-noises = []              # privacy.noise that it accepts; empty: all. central: the
-                         # coordinator sees messages without noise
+# privacy.noise that it accepts; with central the coordinator sees plain messages
+noises = ["central", "distributed", "skellam", "discrete_gaussian"]
 smallest_sum = 2         # the least number of sites in a masked sum
 algorithms = []          # those that it takes part in; empty: all of the package
 tells = []               # may be told if a run asks, without noise: "size", "measured"

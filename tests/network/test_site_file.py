@@ -2,7 +2,7 @@
 
 import pytest
 
-from fl_sketch.network import frames, job, site_file
+from fl_sketch.network import frames, job, kits, site_file
 from fl_sketch.network.frames import Kind
 from fl_sketch.network.refused import Refused
 from fl_sketch.run import run
@@ -49,6 +49,14 @@ def test_a_wrong_file_is_refused_in_one_line(text, said, tmp_path):
     with pytest.raises(ValueError, match=said) as found:
         site_file.read(written(tmp_path, text))
     assert "\n" not in str(found.value)
+
+
+@pytest.mark.fast
+def test_the_file_of_a_new_kit_limits_nothing(tmp_path):
+    lent = site_file.read(written(tmp_path, kits.SAMPLE))
+    default = site_file.read(written(tmp_path, 'data = "data.npz"'))
+    assert lent == default._replace(delta=lent.delta)
+    assert not lent.capped
 
 
 @pytest.mark.parametrize("classes", [0, 3])
