@@ -2,7 +2,7 @@
 
 Command: python -m launch.compare --config=configs/compare_das_steps.py \
 --workdir=/tmp/das_steps --data_dir=DATA
-Expect: the table of results/das_table1/local_steps.csv.
+Expect: standings for four numbers of local steps, on both kinds of clients.
 
 The paper derives from its bound that many local steps E help where clients are alike,
 and that E = 1 is best where they differ. Here logistic regression learns Fashion-MNIST

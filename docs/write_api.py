@@ -75,14 +75,19 @@ def signature(node: ast.AST) -> str:
     """Returns the arguments of a function or a class as they stand in the source."""
     if isinstance(node, ast.FunctionDef):
         returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
-        return f"({ast.unparse(node.args)}){returns}"
+        return arguments(node) + returns
     inits = [part for part in node.body if getattr(part, "name", "") == "__init__"]
     if inits:
-        return f"({ast.unparse(inits[0].args)})".replace("(self, ", "(", 1)
+        return arguments(inits[0])
     fields = [
         ast.unparse(part) for part in node.body if isinstance(part, ast.AnnAssign)
     ]
     return f"({', '.join(fields)})" if fields else ""
+
+
+def arguments(node: ast.FunctionDef) -> str:
+    """Returns the arguments of a function, or of a method without `self`."""
+    return re.sub(r"^\(self(?:, )?", "(", f"({ast.unparse(node.args)})")
 
 
 def entry(name: str, node: ast.AST) -> str:
@@ -122,8 +127,7 @@ def members(node: ast.ClassDef) -> list[str]:
             is_property = any(
                 ast.unparse(one) == "property" for one in part.decorator_list
             )
-            call = "" if is_property else signature(part).replace("(self", "(", 1)
-            call = call.replace("(, ", "(", 1)
+            call = "" if is_property else signature(part)
             first = (ast.get_docstring(part) or "").split("\n\n")[0]
             listed.append(
                 filled(f"- `{part.name}{call}`: {first}", subsequent_indent="  ")

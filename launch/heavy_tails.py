@@ -4,8 +4,8 @@ python -m launch.heavy_tails
 python -m launch.heavy_tails --tails=3,1.5 --rounds=1000 --out=/tmp/heavy_tails.csv
 
 Prints a row for each method, with the rate and the threshold that are best on other
-runs: what is left of the loss at the median and at the 0.95 quantile of the runs. Noise
-has moments below the order of its tail, so that it has no variance below 2.
+runs: the final loss over the initial, its median and 0.95 quantile over runs. Noise has
+moments below the order of its tail, so that it has no variance below 2.
 """
 
 from absl import flags

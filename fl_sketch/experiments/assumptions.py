@@ -121,11 +121,8 @@ def _unknown(words: str) -> Callable[[Run, float], Verdict]:
 def _everyone(run: Run, value: float) -> Verdict:
     del value
     cohort, clients = run.config.cohort, run.config.data.clients
-    if cohort.sampling == "fixed" and cohort.size == clients:
-        sampled = MET, f"{clients} of {clients} clients"
-    else:
-        sampled = _needs(run, {"cohort.sampling": "everyone"})
-    if sampled[0] == NOT_MET:
+    whole = cohort.sampling == "fixed" and cohort.size == clients
+    if not whole and cohort.sampling != "everyone":
         taken = f"{privacy.expected(run.config)} of {clients} clients per round"
         return Verdict(NOT_MET, f"{taken}; met by cohort.sampling=everyone")
     away = {"cohort.dropout": 0.0, "cohort.available": "", "cohort.deadline": 0.0}

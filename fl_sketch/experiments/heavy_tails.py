@@ -146,7 +146,7 @@ def _maker(task: Scene, server: str, numbers: int) -> Callable:
 
 
 def _over_grid(left: Callable, rates: Sequence[float], keys: jax.Array) -> np.ndarray:
-    """Returns what is left of the loss, shape=(rates, thresholds, runs)."""
+    """Returns the final loss over the initial, shape=(rates, thresholds, runs)."""
 
     @jax.jit
     def of_grid(keys):
@@ -162,7 +162,7 @@ def _over_grid(left: Callable, rates: Sequence[float], keys: jax.Array) -> np.nd
 
 
 def _left(task: Scene, make: Callable, rate, threshold, key) -> jax.Array:
-    """Returns the loss after all rounds, over that at the start."""
+    """Returns the final loss of a run over the initial."""
     algorithm = make(rate, threshold)
     one_round = walks.round_of(
         algorithm,

@@ -13,7 +13,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from fl_sketch.core.platforms import by_platform
 from fl_sketch.fast import cpu, gpu, plain
@@ -70,7 +69,7 @@ def depthwise(
     """Returns the convolution of images (NHWC) in which each channel has its kernel.
 
     Args:
-      x: images.
+      x: images, float32.
       kernel: height, width, 1, channels.
       pads: zeros (before, after) the height and the width.
       strides: steps in both directions.
@@ -78,21 +77,11 @@ def depthwise(
     """
 
     def of_xla(x, kernel):
-        return lax.conv_general_dilated(
-            x,
-            kernel,
-            (strides, strides),
-            pads,
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-            feature_group_count=x.shape[-1],
-            precision=precision,
-        )
+        return plain.grouped(x, kernel, pads, strides, x.shape[-1], precision)
 
     def on_cpu(x, kernel):
         return cpu.depthwise(x, kernel[:, :, 0], pads, strides)
 
-    if x.dtype != jnp.float32:
-        return of_xla(x, kernel)
     return by_platform(x, kernel, cpu=on_cpu, default=of_xla)
 
 

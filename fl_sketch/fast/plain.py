@@ -10,6 +10,26 @@ from fl_sketch.fast.pooling import Pads
 Precision = Any  # of products, as `lax.conv_general_dilated` takes it
 
 
+def grouped(
+    x: jax.Array,
+    kernel: jax.Array,
+    pads: Pads,
+    strides: int,
+    groups: int,
+    precision: Precision = None,
+) -> jax.Array:
+    """Returns the convolution of groups of channels (NHWC) with a kernel (HWIO)."""
+    return lax.conv_general_dilated(
+        x,
+        kernel,
+        (strides, strides),
+        pads,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        feature_group_count=groups,
+        precision=precision,
+    )
+
+
 def product(
     x: jax.Array,
     kernel: jax.Array,
@@ -18,11 +38,7 @@ def product(
     precision: Precision = None,
 ) -> jax.Array:
     """Returns the convolution of images (NHWC) with a kernel (HWIO), in NHWC order."""
-    order = ("NHWC", "HWIO", "NHWC")
-    steps = strides, strides
-    return lax.conv_general_dilated(
-        x, kernel, steps, pads, dimension_numbers=order, precision=precision
-    )
+    return grouped(x, kernel, pads, strides, 1, precision)
 
 
 def gradients(

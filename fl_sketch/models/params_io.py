@@ -137,7 +137,7 @@ def chosen(model: Tree, arrays: Arrays, fresh: Sequence[str]) -> Arrays:
     leaves = dict(named_leaves(model))
     for start in fresh:
         if not any(_begins(name, start) for name in leaves):
-            layers = dict.fromkeys(re.split(r"[/.](?=[^/.]*$)", n)[0] for n in leaves)
+            layers = dict.fromkeys(map(_layer_of, leaves))
             msg = "Expected fresh to be an array or a layer of the model "
             msg += f"({', '.join(layers)}), got {start!r}."
             raise ValueError(msg + validate.nearest(start, tuple(leaves)))
@@ -147,8 +147,7 @@ def chosen(model: Tree, arrays: Arrays, fresh: Sequence[str]) -> Arrays:
         if not any(_begins(name, start) for start in fresh)
     }
     for name, leaf in wanted.items():
-        layer = re.split(r"[/.](?=[^/.]*$)", name)[0]
-        hint = f": model.fresh={layer} starts with new numbers there."
+        hint = f": model.fresh={_layer_of(name)} starts with new numbers there."
         if name not in arrays:
             msg = f"Expected init_from to have {name}, got {', '.join(arrays)}{hint}"
             raise ValueError(msg)
@@ -162,6 +161,11 @@ def chosen(model: Tree, arrays: Arrays, fresh: Sequence[str]) -> Arrays:
         msg = f"Expected init_from to have arrays of the model only, got {name}."
         raise ValueError(msg)
     return {name: _cast(name, arrays[name], wanted[name].dtype) for name in wanted}
+
+
+def _layer_of(name: str) -> str:
+    """Returns the name of an array without its last part, if it has several."""
+    return re.split(r"[/.](?=[^/.]*$)", name)[0]
 
 
 def _begins(name: str, start: str) -> bool:

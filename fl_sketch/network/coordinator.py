@@ -331,8 +331,8 @@ class Coordinator:
         began = [one for one in here if one not in self._joined]  # they began anew
         if began:
             self.join(began, number, playing=number)
-            again = {one: made(one) for one in began if one in self._joined}
-            answers |= self._answers(again, kind, number, exchange)
+            anew = {one: made(one) for one in began if one in self._joined}
+            answers |= self._answers(anew, kind, number, exchange)
         return answers
 
     def _answers(

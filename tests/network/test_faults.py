@@ -245,7 +245,7 @@ def test_an_end_of_a_round_that_was_lost_is_not_said(tmp_path):
 
 
 def lose(meeting, number):
-    """Loses the end of a round on its way to a site, as often as it is said now."""
+    """Loses the frame that ends a round of a site, each time that it is sent."""
     coordinator, send = meeting.coordinator, meeting.send
 
     def lost(client, data):
