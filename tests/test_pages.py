@@ -97,6 +97,9 @@ def test_links_lead_somewhere(page):
             heads = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
             names = [re.sub(r"[^\w -]", "", head).lower() for head in heads]
             assert anchor in [name.replace(" ", "-") for name in names], anchor
+        if page.startswith("docs/") and target.endswith(".md"):
+            inside = (ROOT / "docs", ROOT / "results")
+            assert any(file.is_relative_to(folder) for folder in inside), target
 
 
 def test_every_page_is_in_the_contents():
