@@ -80,6 +80,7 @@ def lines(
         f"theory: {bound.theorem}",
         f"  with {', '.join(f'{name}={value:g}' for name, value in known.items())}",
         f"  {_steps(config, bound)}",
+        *_as_configured(config, bound),
         *[f"  bounded: {bound.quantity}"] * bool(bound.quantity),
         "  assumptions, for this config:",
     ]
@@ -88,18 +89,29 @@ def lines(
 
 
 def _steps(config: ConfigDict, bound: Bound) -> str:
-    """Returns the steps that a bound asks for, or that they are too many."""
+    """Returns the steps that a bound asks for, and whether they are too many."""
     steps = bound.constants.steps
-    if bound.rounds * steps >= MANY:
-        return (
-            f"more than {MANY:.0e} local steps of a client: too many with these "
-            "constants"
-        )
+    many = bound.rounds * steps >= MANY
+    rounds = f"{bound.rounds:.4g}" if many else str(bound.rounds)
+    uploads = f"{rows.sized(bound.bits / 8)} of uploads"
     return (
         f"client step size {bound.step:.4g} (config: {config.client.rate:g}), "
-        f"{bound.rounds} rounds (config: {config.rounds}) of {steps} local steps "
-        f"(config: {config.client.steps}), {rows.sized(bound.bits / 8)} of uploads"
+        f"{rounds} rounds (config: {config.rounds}) of {steps} local steps "
+        f"(config: {config.client.steps}), "
+        f"{f'too many for any client: over {MANY:.0e} steps' if many else uploads}"
     )
+
+
+def _as_configured(config: ConfigDict, bound: Bound) -> list[str]:
+    """Returns what a theorem for any step says of the config's own, if there is one."""
+    if catalog.method(config.algorithm).theorem != "safl":
+        return []
+    own = replace(bound.constants, step=config.client.rate, rounds=config.rounds)
+    error = theory.adaptive(own).error
+    return [
+        f"  Theorem 3.2 with the step size and rounds of the config: mean |grad|^2 <= "
+        f"{error:.4g}"
+    ]
 
 
 def promised(
