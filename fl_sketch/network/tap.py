@@ -27,7 +27,7 @@ class Tap:
 
         Args:
           to: the port of the server.
-          seen: is given every piece that passes.
+          seen: is given every piece before it passes. While it waits, nothing passes.
         """
         self._to, self._seen = to, seen
         self.up = self.down = 0
@@ -59,10 +59,10 @@ class Tap:
         """Hands on what one end sends until it closes."""
         try:
             while piece := one.recv(PIECE):
-                other.sendall(piece)
                 with self._lock:
                     setattr(self, way, getattr(self, way) + len(piece))
                     self._seen(piece)
+                other.sendall(piece)
         except OSError:
             pass
         for end in (one, other):

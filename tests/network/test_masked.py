@@ -11,7 +11,14 @@ from fl_sketch.network.site_sums import Masked
 from fl_sketch.network.terms import terms_of
 from fl_sketch.run import run
 from fl_sketch.workdir import odometer, release
-from tests.network.sites import INTEGERS, Hospitals, five, weights_in
+from tests.network.sites import (
+    INTEGERS,
+    METHODS,
+    Hospitals,
+    five,
+    furthest,
+    weights_in,
+)
 from tests.run.configs import quiet, read_json, table_in
 
 MARK = "simulator_only_"
@@ -21,6 +28,7 @@ FORMS = {
     "central": {"privacy__noise": "central", "privacy__smallest_cohort": 0},
     "state": {"algorithm": "scaffold"},
     "followed": {"download": "messages"},
+    "two exchanges": METHODS["heaprix"],
 }
 
 
@@ -51,6 +59,26 @@ def test_a_private_run_with_masks_is_that_of_one_program_to_the_bit(form, tmp_pa
     sent = read_json(tmp_path / "network" / "network" / "bytes.json")
     assert sent["payload_up"] == summary[f"{MARK}bytes_up_total"]
     assert sent["payload_down"] == summary[f"{MARK}bytes_down_total"]
+
+
+@pytest.mark.slow
+def test_an_update_of_nan_adds_zero_below_its_mask(tmp_path):
+    """A bound makes it zero before it is rounded: the sum is that of the others."""
+    hospitals, clean = (
+        hospitals_of(tmp_path / name, privacy__noise_multiplier=1e-3, rounds=1)
+        for name in ("nan", "clean")
+    )
+    path = hospitals.lent(4).data
+    arrays = dict(np.load(path))
+    arrays["train_inputs"][:] = np.finfo(np.float32).max
+    np.savez(path, **arrays)
+    hospitals.start(4)
+    for one in (hospitals, clean):
+        one.run(one.folder / "network")
+    given, found = (weights_in(one.folder / "network") for one in (clean, hospitals))
+    assert float(table_in(hospitals.folder / "network")[-1][f"{MARK}answered"]) == 5
+    assert all(np.isfinite(array).all() for array in found.values())
+    assert 0 < furthest(found, given) < 1
 
 
 def losing(hospitals, number, stage):

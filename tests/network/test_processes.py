@@ -6,9 +6,11 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from fl_sketch.network import counted, dealing, local_sites
@@ -110,11 +112,15 @@ def jobs_of(folder, name):
 
 
 class Running(NamedTuple):
-    """A server and five sites that run, and what passes between them."""
+    """A server and five sites that run, and what passes between them.
+
+    Nothing passes while `whole` is not set.
+    """
 
     folder: pathlib.Path
     taps: list[Tap]
     passed: list[bytes]
+    whole: threading.Event
 
 
 NAMES = [f"hospital_{one}" for one in range(5)]
@@ -138,15 +144,19 @@ def running(tmp_path_factory):
     folder = tmp_path_factory.mktemp("five")
     tells = {"names": NAMES, "tells": ["measured"]}
     dealing.deal(twenty("safl"), None, folder / "sites", **tells)
-    taps: list[Tap] = []
-    passed: list[bytes] = []
+    running = Running(folder, [], [], threading.Event())
+    running.whole.set()
+
+    def seen(piece):
+        running.whole.wait()
+        running.passed.append(piece)
 
     def tapped(port):
-        taps.append(Tap(port, passed.append))
-        return taps[0].port
+        running.taps.append(Tap(port, seen))
+        return running.taps[0].port
 
     with local_sites.running(folder, NAMES, tapped=tapped):
-        yield Running(folder, taps, passed)
+        yield running
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -187,6 +197,27 @@ def test_what_passes_is_encrypted(running, tmp_path):
         assert clear not in whole
 
 
+def test_a_network_that_is_cut_for_a_minute_costs_nothing(running, tmp_path):
+    """Rounds wait for all sites, and none is lost or done twice."""
+    length = {"rounds": 600, "eval_every": 100, "checkpoint_every": 300}
+    place, keys = tmp_path / "run", {"algorithm": "fedavg"} | length
+    here = f"--kits={running.folder}/kits"
+    rules = ("--smallest=5", "--timeout=5", "--attempts=30")
+    process = begun(place, here, *rules, sites=",".join(NAMES), **keys)
+    until(lambda: (place / "metrics.csv").exists())
+    running.whole.clear()
+    try:
+        time.sleep(3)
+        rows = len(table_in(place))
+        time.sleep(57)
+        assert len(table_in(place)) == rows
+    finally:
+        running.whole.set()
+    assert "nothing is released" in ended(process)
+    run(five(**keys), str(tmp_path / "one"), say=quiet)
+    assert furthest(weights_in(place), weights_in(tmp_path / "one")) <= 1e-4
+
+
 def test_a_run_that_is_killed_goes_on(tmp_path):
     """The server, the sites and the command die at once, with SIGKILL, in a round."""
     folder, length = tmp_path / "run", {"rounds": 60, "eval_every": 60}
@@ -204,12 +235,35 @@ def test_a_run_that_is_killed_goes_on(tmp_path):
     assert "already" in ended(begun(folder, **length))
 
 
+def signalled(folder, name, sent):
+    """Sends the processes of a site's job a signal."""
+    for one in jobs_of(folder, name):
+        os.kill(one, sent)
+
+
+def test_a_site_that_hangs_is_left_out_until_it_goes_on(tmp_path):
+    folder = tmp_path / "run"
+    process = begun(folder, "--timeout=3", rounds=100000)
+
+    def asked_and_answered():
+        return [
+            [int(row[n]) for n in ("asked", "answered")] for row in table_in(folder)
+        ]
+
+    until(lambda: (folder / "metrics.csv").exists())
+    signalled(folder, "site_1", signal.SIGSTOP)
+    until(lambda: len(set(asked_and_answered()[-1])) == 2)
+    signalled(folder, "site_1", signal.SIGCONT)
+    until(lambda: np.diff(asked_and_answered()[-2:], axis=0).tolist() == [[30, 30]])
+    process.send_signal(signal.SIGTERM)
+    assert "site 1 did not answer" in ended(process)
+
+
 def test_a_site_that_is_killed_is_left_out(tmp_path):
     folder = tmp_path / "run"
     process = begun(folder, "--timeout=5", rounds=100000)
     until(lambda: (folder / "metrics.csv").exists())
-    for one in jobs_of(folder, "site_1"):
-        os.kill(one, signal.SIGKILL)
+    signalled(folder, "site_1", signal.SIGKILL)
     rows = len(table_in(folder))
     until(lambda: len(table_in(folder)) > rows + 2)
     row = table_in(folder)[-1]
