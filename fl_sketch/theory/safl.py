@@ -147,9 +147,10 @@ def adaptive_long_run(constants: Constants, target: float | None = None) -> Boun
     least = max(1, _least_rounds(c))
     theorem.at_least(least, rounds=c.rounds)
     step = 1 / (c.steps * math.sqrt(c.rounds))
-    text = f"T >= S^2 / eps^2 = {least:.4g} rounds, for the eps of the server's "
-    many = Assumption("rounds", f"{text}optimizer", least)
-    return theorem.bound(c, _long_run_error(c), step_is(step, AT_STEP), many, step=step)
+    text = f"T >= S^2 / eps^2 = {least:.4g} rounds; a larger server.eps asks for fewer"
+    many = Assumption("rounds", text, least)
+    one = step_is(step, f"{AT_STEP} for the T = {c.rounds:.4g} rounds of this bound")
+    return theorem.bound(c, _long_run_error(c), one, many, step=step)
 
 
 def _least_rounds(constants: Constants) -> float:

@@ -26,6 +26,11 @@ def test_the_gradient_is_that_of_the_quadratic_and_the_noise():
     np.testing.assert_allclose(jax.grad(task.loss)(x, noise), expected, rtol=1e-6)
 
 
+def test_runs_that_diverge_are_no_small_quantile():
+    found = np.array([[1.0, np.inf, np.inf], [1.0, 2.0, 3.0]])
+    assert heavy_tails.quantile(found).tolist() == [np.inf, 3.0]
+
+
 @pytest.mark.slow
 def test_plain_steps_need_clipping_without_variance():
     task = heavy_tails.scene(d=20, tail=1.2, rounds=60)
