@@ -4,7 +4,7 @@ python -m launch.network --config=configs/quickstart.py --sites=5 --workdir=/tmp
     --config.cohort.sampling=everyone
 python -m launch.network kits --sites=hospital_a,hospital_b --server=HOST --out=KITS
 python -m launch.network --config=FILE --kits=KITS --sites=hospital_a,hospital_b \
-    --workdir=RUN
+    --server=HOST --workdir=RUN
 python -m launch.network times --sites=2,5 --sizes=1000,1000000 --out=rows.csv
 
 The first deals a data set to five sites, starts them and a server on this machine, and
@@ -32,7 +32,7 @@ SMALLEST = flags.DEFINE_integer("smallest", 1, "The fewest sites of a released r
 ATTEMPTS = flags.DEFINE_integer("attempts", 10, "How often a round is asked for.")
 ASKS = flags.DEFINE_list("asks", ["measured"], "What sites may tell: size, measured.")
 MADE = flags.DEFINE_string("kits", None, "The folder of kits; none: on this machine.")
-SERVER = flags.DEFINE_string("server", "localhost", "The server's name; for kits.")
+SERVER = flags.DEFINE_string("server", "localhost", "The name of the server of kits.")
 OUT = flags.DEFINE_string("out", None, "The folder for kits; the file for times.")
 SIZES = flags.DEFINE_list("sizes", ["1000", "1000000"], "Bytes; for times.")
 flags.mark_flag_as_required("sites")

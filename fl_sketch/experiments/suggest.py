@@ -104,7 +104,9 @@ def lines(config: ConfigDict, ratio: float, found: Sequence[Tuned]) -> list[str]
     algorithm = _algorithm(method)
     alike = [one for one in found if _algorithm(one.method) == algorithm]
     if not alike:
-        return [_unmeasured(algorithm, ratio, found)]
+        server = arguments.server_optimizer(config)
+        suited = [one for one in found if one.method.endswith(f", {server}")]
+        return [_unmeasured(algorithm, ratio, suited if server and suited else found)]
     mine = [one for one in alike if one.method == method] or alike
     mine.sort(key=lambda one: abs(math.log(one.shorter / ratio)))
     text = [f"rates tuned for {mine[0].method}; a message here is {ratio:.3g} times "]

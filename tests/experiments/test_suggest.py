@@ -5,6 +5,7 @@ import pathlib
 import pytest
 
 from configs import default
+from fl_sketch import algorithms, sketch
 from fl_sketch.algorithms import catalog
 from fl_sketch.experiments import suggest
 from fl_sketch.sweep.comparison import Comparison, Method
@@ -69,6 +70,16 @@ def test_a_method_without_any_is_said_to_have_none(found):
     for ratio, near in ((10, "safl, sgd at 10"), (90, "safl, adam at 100")):
         (line,) = suggest.lines(config_of("iterative_sketching"), ratio, found)
         assert f"nearest method is {near} times" in line
+    for server, near in (("sgd", "safl, sgd at 10"), ("adam", "fedopt, adam at 1")):
+        (line,) = suggest.lines(config_of(f"{__file__}:own", server), 30.0, found)
+        assert f"nearest method is {near} times" in line
+
+
+def own(loss, *, server):
+    """Returns an algorithm of which no rates are known."""
+    return algorithms.safl(
+        loss, sketch=sketch.identity(), client_rate=0.1, server=server
+    )
 
 
 @pytest.mark.slow
