@@ -26,14 +26,14 @@ FROZEN = "frozen.npz"  # from its beginning: what does not train, and stays as i
 
 
 def load_params(workdir: str | os.PathLike) -> Tree:
-    """Returns the model after the last checkpoint of a run, as flax takes it.
+    """Returns the model after the last checkpoint of a run.
 
     Args:
       workdir: the folder of the run, finished or not, or of a release.
 
     Returns:
-      Nested dictionaries of numpy arrays; `Stateful` of two, if the model keeps
-      statistics.
+      Nested dictionaries of numpy arrays for Linen, and a dictionary by path for NNX
+      and Equinox; `Stateful` of two, if the model keeps statistics.
 
     Raises:
       ValueError: in one line, for a folder without a checkpoint that can be read.
