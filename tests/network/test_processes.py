@@ -199,7 +199,7 @@ def test_what_passes_is_encrypted(running, tmp_path):
 
 def test_a_network_that_is_cut_for_a_minute_costs_nothing(running, tmp_path):
     """Rounds wait for all sites, and none is lost or done twice."""
-    length = {"rounds": 600, "eval_every": 100, "checkpoint_every": 300}
+    length = {"rounds": 200, "eval_every": 20, "checkpoint_every": 100}
     place, keys = tmp_path / "run", {"algorithm": "fedavg"} | length
     here = f"--kits={running.folder}/kits"
     rules = ("--smallest=5", "--timeout=5", "--attempts=30")
