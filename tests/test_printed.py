@@ -111,3 +111,6 @@ def test_private_training_and_its_release(tmp_path):
     assert shown[-1] == printed[-2]
     assert pages.shown_with("privacy spent", "README.md") == shown[-2:]
     printed_by("release", tmp_path)
+    model = (tmp_path / "private_model" / "MODEL.md").read_text()
+    first, *rest = pages.shown_with("differentially private", "docs/privacy.md")
+    assert first.removesuffix(" ...") in model and "\n".join(rest) in model
