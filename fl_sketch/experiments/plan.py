@@ -104,13 +104,14 @@ def _steps(config: ConfigDict, bound: Bound) -> str:
 
 def _as_configured(config: ConfigDict, bound: Bound) -> list[str]:
     """Returns what a theorem for any step says of the config's own, if there is one."""
-    if catalog.method(config.algorithm).theorem != "safl":
+    stated = ANY_STEP.get(catalog.method(config.algorithm).theorem)
+    if stated is None:
         return []
     own = replace(bound.constants, step=config.client.rate, rounds=config.rounds)
-    error = theory.adaptive(own).error
+    found = stated(own)
     return [
-        f"  Theorem 3.2 with the step size and rounds of the config: mean |grad|^2 <= "
-        f"{error:.4g}"
+        f"  {found.theorem} with the step size and rounds of the config: "
+        f"mean |grad|^2 <= {found.error:.4g}"
     ]
 
 
@@ -212,6 +213,8 @@ THEOREMS: dict[str, Callable[..., Bound]] = {
     "das": lambda config, c, target, convex: theory.clipped(c, target),
     "das_normalised": lambda config, c, target, convex: theory.normalised(c, target),
 }
+# Those that have an error for any step and rounds.
+ANY_STEP = {"safl": theory.adaptive}
 PRIVATE = ("das", "das_normalised")  # without noise they have no bound
 # The keys whose values decide a bound and are in none of its other lines.
 SETTINGS = {
