@@ -176,6 +176,7 @@ def test_runs_with_processes_are_those_of_one_program(name, running, tmp_path):
     assert sent["payload_down"] == summary["bytes_down_total"]
     assert "site " not in printed
     require_own_jobs(running)
+    require_encrypted(running)
 
 
 def require_own_jobs(running):
@@ -186,20 +187,19 @@ def require_own_jobs(running):
     assert "/tmp/nvflare" not in (kit / "local" / "resources.json").read_text()
 
 
-def test_what_passes_is_encrypted(running, tmp_path):
+def require_encrypted(running):
     """Frames are on the wire, and none of them can be read there."""
-    here = f"--kits={running.folder}/kits"
-    ended(begun(tmp_path, here, sites=",".join(NAMES), **LENGTH | METHODS["scaffold"]))
-    assert (tmp_path / "summary.json").exists()
     assert running.taps[0].up + running.taps[0].down > 10**5
     whole = b"".join(running.passed)
+    assert len(whole) > 10**5
     for clear in (b"FLSN", b"diagnostics", b"hospital_1", b"exchange"):
         assert clear not in whole
+    running.passed.clear()
 
 
 def test_a_network_that_is_cut_for_a_minute_costs_nothing(running, tmp_path):
     """Rounds wait for all sites, and none is lost or done twice."""
-    length = {"rounds": 200, "eval_every": 20, "checkpoint_every": 100}
+    length = {"rounds": 60, "eval_every": 20, "checkpoint_every": 30}
     place, keys = tmp_path / "run", {"algorithm": "fedavg"} | length
     here = f"--kits={running.folder}/kits"
     rules = ("--smallest=5", "--timeout=5", "--attempts=30")
@@ -241,7 +241,8 @@ def signalled(folder, name, sent):
         os.kill(one, sent)
 
 
-def test_a_site_that_hangs_is_left_out_until_it_goes_on(tmp_path):
+def test_a_site_that_hangs_or_is_killed_is_left_out(tmp_path):
+    """One that hangs takes part again when it goes on."""
     folder = tmp_path / "run"
     process = begun(folder, "--timeout=3", rounds=100000)
 
@@ -250,25 +251,23 @@ def test_a_site_that_hangs_is_left_out_until_it_goes_on(tmp_path):
             [int(row[n]) for n in ("asked", "answered")] for row in table_in(folder)
         ]
 
+    def missed():
+        """Returns how many answers have not come so far."""
+        asked, answered = asked_and_answered()[-1]
+        return asked - answered
+
     until(lambda: (folder / "metrics.csv").exists())
     signalled(folder, "site_1", signal.SIGSTOP)
-    until(lambda: len(set(asked_and_answered()[-1])) == 2)
+    until(lambda: missed() > 0)
     signalled(folder, "site_1", signal.SIGCONT)
     until(lambda: np.diff(asked_and_answered()[-2:], axis=0).tolist() == [[30, 30]])
-    process.send_signal(signal.SIGTERM)
-    assert "site 1 did not answer" in ended(process)
-
-
-def test_a_site_that_is_killed_is_left_out(tmp_path):
-    folder = tmp_path / "run"
-    process = begun(folder, "--timeout=5", rounds=100000)
-    until(lambda: (folder / "metrics.csv").exists())
-    signalled(folder, "site_1", signal.SIGKILL)
+    before = missed()
+    signalled(folder, "site_2", signal.SIGKILL)
+    until(lambda: missed() > before)
     rows = len(table_in(folder))
-    until(lambda: len(table_in(folder)) > rows + 2)
-    row = table_in(folder)[-1]
-    assert int(row["answered"]) < int(row["asked"])
+    until(lambda: len(table_in(folder)) > rows)
     groups = read_json(folder / "network" / "processes.json")
     process.send_signal(signal.SIGTERM)
-    assert "site 1 did not answer" in ended(process)
+    printed = ended(process)
+    assert "site 1 did not answer" in printed and "site 2 did not answer" in printed
     assert not [group for group in groups if local_sites.running_in(group)]
