@@ -20,7 +20,7 @@ MASK, SEAL = b"fl_sketch mask", b"fl_sketch seal"  # what an agreed key is for
 
 
 @contextlib.contextmanager
-def library() -> Iterator[None]:
+def extra() -> Iterator[None]:
     """Says in one line that imports inside need the `cryptography` package.
 
     Raises:
@@ -46,7 +46,7 @@ class KeyPair:
 
     def __init__(self, secret: bytes):
         """Reads a private key, which is any 32 random bytes."""
-        with library():
+        with extra():
             from cryptography.hazmat.primitives.asymmetric import x25519
         self.secret = secret
         self._library = x25519
@@ -108,6 +108,6 @@ def _envelope(round: int, sender: int, receiver: int) -> tuple[bytes, bytes]:
 
 
 def _cipher(key: bytes):
-    with library():
+    with extra():
         from cryptography.hazmat.primitives.ciphers import aead
     return aead.ChaCha20Poly1305(key)

@@ -31,7 +31,7 @@ def add(numbers: np.ndarray, key: bytes, round: int, sign: int = 1) -> None:
       numbers: uint8, uint16 or uint32 [d].
       sign: 1, or -1 to subtract the mask.
     """
-    with keys.library():
+    with keys.extra():
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
     nonce = struct.pack("<IQI", 0, round, 0)  # the block counter is first
     stream = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
