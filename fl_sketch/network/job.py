@@ -181,16 +181,17 @@ def require_accepted(lent: Lent, config: ConfigDict) -> None:
     if lent.versions and version not in lent.versions:
         msg = f"Expected fl_sketch of {', '.join(lent.versions)}, got {version}."
         raise Refused(msg)
-    if lent.capped and config.privacy.randomness == "seed":
+    if lent.private and config.privacy.randomness == "seed":
         msg = (
-            "Expected privacy.randomness=system, since the site has a limit on "
-            "epsilon, got seed, by which the coordinator knows the noise."
+            "Expected privacy.randomness=system, since the site limits epsilon or "
+            "noises, got seed, by which the coordinator knows the noise."
         )
         raise Refused(msg)
-    if config.privacy.noise not in lent.noises:
-        choice = " or ".join(lent.noises)
-        msg = f"Expected privacy.noise={choice}, got {config.privacy.noise}."
-        raise Refused(msg)
+    accepted = {"privacy.noise": lent.noises, "cohort.sampling": lent.samplings}
+    for key, choices in accepted.items():
+        if values[key] not in choices:
+            msg = f"Expected {key}={' or '.join(choices)}, got {values[key]}."
+            raise Refused(msg)
     for key, value in values.items():
         if key in ("data.name", "data.vocabulary_file", "model.init_from"):
             continue  # a site has its own data, and its own model or that of the run

@@ -32,6 +32,8 @@ epsilon_in_all = 0.0     # the most that all runs together may spend; 0: no limi
 delta = 1e-5             # the largest delta of these
 # privacy.noise that it accepts; with central the coordinator sees plain messages
 noises = ["central", "distributed", "skellam", "discrete_gaussian"]
+# cohort.sampling that it accepts; limits hold towards the coordinator with everyone
+samplings = ["everyone", "fixed", "poisson"]
 smallest_sum = 2         # the least number of sites in a masked sum
 algorithms = []          # those that it takes part in; empty: all of the package
 tells = []               # may be told if a run asks, without noise: "size", "measured"

@@ -69,7 +69,7 @@ class Silence:
 
     >>> silence = Silence()
     >>> silence.without([0, 1], 5), silence.missed(1), silence.missed(1)
-    ([0, 1], '', '; it is asked again in round 8')
+    ([0, 1], '', '; it is asked again in round 8, or when too few sites answer')
     >>> silence.without([0, 1], 6), silence.without([0, 1], 7)
     ([0], [0, 1])
     """
@@ -92,7 +92,9 @@ class Silence:
         times = self._missed[client] = self._missed.get(client, 0) + 1
         rounds = min(2 ** (times - 1) - 1, self.LONGEST)
         self._until[client] = self._number + 1 + rounds
-        return f"; it is asked again in round {self._until[client] + 1}" * (rounds > 0)
+        at = self._until[client] + 1
+        later = f"; it is asked again in round {at}, or when too few sites answer"
+        return later if rounds else ""
 
     def ended(self, client: int) -> None:
         """Notes that a site answered."""

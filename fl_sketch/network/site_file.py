@@ -19,6 +19,7 @@ from fl_sketch.privacy.lattice import KINDS
 FILE = "site.toml"
 TELLS = ("size", "measured")
 NOISES = ("central", "distributed", *KINDS)
+SAMPLINGS = ("everyone", "fixed", "poisson")
 TABLE = "files"
 
 
@@ -39,7 +40,10 @@ class Lent(NamedTuple):
       delta: the largest delta of these.
       smallest_sum: the least number of sites in a masked sum. In a sum of two, each of
         them learns the other's message.
-      noises: who may add the noise: "central" trusts the coordinator with it.
+      noises: who may add the noise: "central" trusts the coordinator with it. If not
+        all are named, a run must have noise.
+      samplings: how cohorts may be drawn. The coordinator knows them, so that only of
+        "everyone" what a run spends holds towards it.
       tells: what the coordinator may be told if a run asks for it: "size", the number
         of examples; "measured", the loss of local steps and what else they measure.
       device: a platform of jax, as cpu, gpu; empty: the best that there is.
@@ -56,6 +60,7 @@ class Lent(NamedTuple):
     delta: float = 1e-3
     smallest_sum: int = 2
     noises: tuple[str, ...] = NOISES
+    samplings: tuple[str, ...] = SAMPLINGS
     tells: tuple[str, ...] = ()
     device: str = ""
 
@@ -63,6 +68,11 @@ class Lent(NamedTuple):
     def capped(self) -> bool:
         """Whether there is a limit on epsilon."""
         return bool(self.epsilon_in_a_run or self.epsilon_in_all)
+
+    @property
+    def private(self) -> bool:
+        """Whether a run must have noise that the coordinator does not know."""
+        return self.capped or {*self.noises} != {*NOISES}
 
 
 def read(path: str | os.PathLike) -> Lent:
@@ -127,7 +137,7 @@ def _value(place: pathlib.Path, key: str, value: Any) -> Any:
         return value
     right = isinstance(value, list) and all(isinstance(one, str) for one in value)
     _require(what, "a list of strings", right, value)
-    allowed = {"tells": TELLS, "noises": NOISES}
+    allowed = {"tells": TELLS, "noises": NOISES, "samplings": SAMPLINGS}
     for one in value if key in allowed else ():
         validate.one_of(allowed[key], **{what: one})
     return tuple(value)

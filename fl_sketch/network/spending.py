@@ -41,8 +41,8 @@ class Spending:
         self._last, self._more = -1, dict[int, int]()  # further answers in a round
         self._others: odometer.Entries | None = None
         self._most, self._exact = 0, False
-        if lent.capped and not (guarantee and guarantee.private):
-            msg = "Expected a run with noise, since the site has a limit on epsilon."
+        if lent.private and not (guarantee and guarantee.private):
+            msg = "Expected a run with noise: the site limits epsilon or noises."
             raise Refused(msg)
         if lent.capped and guarantee and guarantee.delta > lent.delta:
             msg = f"Expected delta <= {lent.delta}, got delta={guarantee.delta}."

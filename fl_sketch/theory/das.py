@@ -149,7 +149,8 @@ def unclipped(constants: Constants) -> Bound:
     Proposition 1, with lambda as `convexity`: C is G E (1 - 11 (E - 1) rho / 64
     (lambda / L)^2), alpha is 1, so that E <= 1 / (2 rho), and the bound is equation 8,
     4/5 of Theorem 2. Equation 11 rounds it up. Assumption 1 cannot hold for all w
-    (docs/theory.md), and the proof needs it at the parameters of the run only.
+    (results/theory/details.md), and the proof needs it only at the parameters of the
+    run.
     """
     theorem = PROPOSITION_1
     c = theorem.require(constants)

@@ -3,7 +3,7 @@
 Theorem 2 states the orders of Theorems 5 to 7, whose constants are explicit. They hold
 for any sketch that is read without bias. Its omega, with
 `E|Q(x) - x|^2 <= omega |x|^2`, is `alpha` of the constants. Two steps of their proofs
-are corrected here (docs/theory.md):
+are corrected here (results/theory/details.md):
 
 - Clients of a round share one sketch, as the server reads the mean of messages. The
   errors do not average out, so that omega / k + 1 becomes omega + 1.

@@ -1,9 +1,10 @@
 """Chen et al.: SAFL on losses of a small intrinsic dimension.
 
 The tails are those of the operator, in place of the 1/sqrt(b) that the paper writes
-throughout, and the factors are those of the proofs: docs/theory.md lists where they
-differ from the print. Constants of one in the tails and in the martingale stay as the
-paper has them, and the tails of fixed vectors for some that depend on the sketch.
+throughout, and the factors are those of the proofs: results/theory/details.md lists
+where they differ from the print. Constants of one in the tails and in the martingale
+stay as the paper has them, and the tails of fixed vectors for some that depend on the
+sketch.
 """
 
 import math

@@ -136,7 +136,7 @@ def nonconvex(constants: Constants, target: float | None = None) -> Bound:
     `start / ((T + 1) gamma eta K) + L K G^2 eta (1 + gamma (1 + alpha) / 2)`, for the
     mean over w^0 to w^T, and steps up to 1 / (2 L K), which Lemma G.1 asks for. For a
     target both terms are at most half of it. As printed, without the factor eta K of
-    the descent, it is false (docs/theory.md).
+    the descent, it is false (results/theory/details.md).
     """
     theorem = Theorem(
         "Song et al., Theorem G.2, with the factor K eta that its print loses",

@@ -19,7 +19,7 @@ from tests import effort
 
 # An interpreter with PyTorch and maybe pfl, where the tests' own has none.
 PYTHON = os.environ.get("FL_SKETCH_TORCH_PYTHON", sys.executable)
-OURS = ["engine", "engine_many", "plain"]
+OURS = ["engine", "engine_many", "engine_one", "plain"]
 SUMMARY = (
     '{"device": "cpu", "version": "1", "first_seconds": 1, "length": LENGTH, '
     '"moved": 1, "megabytes": 1, "device_megabytes": null}'

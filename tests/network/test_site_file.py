@@ -40,6 +40,10 @@ def written(tmp_path, text):
         ('data = "a.npz"\ndelta = -1', "delta .* a number >= 0, got -1"),
         ('data = "a.npz"\nsmallest_sum = 1', "smallest_sum .* a whole number >= 2"),
         ('data = "a.npz"\nalgorithms = "safl"', "algorithms .* a list of strings"),
+        (
+            'data = "a.npz"\nsamplings = ["all"]',
+            "samplings.* 'everyone', .*got .*'all'",
+        ),
         ('data = "a.npz"\ntells = ["sizes"]', "'size', 'measured', got .*'sizes'"),
         ('data = "a.npz"\n[files]\na = 1', "files .* a table of FILE.py:NAME"),
         ("data = ", "to be a TOML file"),
@@ -86,6 +90,9 @@ def only_one(tmp_path, config, **lends):
         ({"algorithms": ["scaffold"]}, "Expected algorithm to be one of scaffold"),
         ({"versions": ["0.0.1"]}, "Expected fl_sketch of 0.0.1"),
         ({"epsilon_in_all": 2.0}, "Expected a run with noise"),
+        ({"noises": ["central"]}, "Expected a run with noise"),
+        ({"noises": ["skellam"]}, "Expected privacy.noise=skellam, got central"),
+        ({"samplings": ["fixed"]}, "Expected cohort.sampling=fixed, got everyone"),
     ],
 )
 def test_a_site_refuses_runs_that_its_owner_does_not_allow(lends, said, tmp_path):

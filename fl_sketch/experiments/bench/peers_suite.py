@@ -47,6 +47,7 @@ class Peer(NamedTuple):
 PEERS = {
     "engine": Peer("jax_rounds", "engine"),
     "engine_many": Peer("jax_rounds", "engine_many"),
+    "engine_one": Peer("jax_rounds", "engine_one", where=ON_CPU),
     "plain": Peer("jax_rounds", "plain"),
     "torch_loop": Peer("torch_rounds", "loop", "torch"),
     "torch_processes": Peer("torch_rounds", "processes", "torch", ON_CPU),

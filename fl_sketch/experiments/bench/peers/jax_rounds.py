@@ -2,6 +2,7 @@
 
   engine       a call of the engine's round
   engine_many  rounds of which one call plays `MANY`, as the calls of a run do
+  engine_one   as engine, on one device: a CPU's cores share each matrix product
   plain        `engine_forms.plain_round`
 
 Images stay bytes on the devices, as those of a run do. See `serving` for how the
@@ -31,7 +32,7 @@ from fl_sketch.experiments.bench.peers.serving import Player
 from fl_sketch.experiments.bench.workloads import Workload
 from fl_sketch.models.huggingface import bert
 
-FORMS = ("engine", "engine_many", "plain")
+FORMS = ("engine", "engine_many", "engine_one", "plain")
 MANY = 10
 
 
@@ -201,7 +202,9 @@ def by_hand(setting: Setting) -> Player:
 def main(argv: Sequence[str] | None = None) -> None:
     """Serves the rounds that the arguments ask for."""
     given = serving.arguments(argv, forms=FORMS, add=("chunk", "devices"))
-    jax.config.update("jax_num_cpu_devices", given.devices or engine.cores())
+    devices = given.devices or engine.cores()
+    devices = 1 if given.form == "engine_one" else devices
+    jax.config.update("jax_num_cpu_devices", devices)
     if not given.tf32:
         jax.config.update("jax_default_matmul_precision", "float32")
     work = serving.workload(given)
