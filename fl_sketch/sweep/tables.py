@@ -214,11 +214,14 @@ def standings_table(rows: Sequence[Row]) -> list[list[str]]:
     hidden = " (simulator only)" * private  # exact bytes tell who took part
     score = Score("test", _metric(rows[0]))
     head = ["method", f"{score.head}, +- 95 % interval"]
+    paired = any("difference" in row for row in rows)
+    head += [f"minus {rows[0]['method']}, seed by seed"] * paired
     head += [f"{name}{hidden}" for name in ("at equal MB up", "MB up", "MB down")]
     cells = [[*head, *["epsilon of a run"] * private, "chosen"]]
     for row in rows:
         equal = row.get(f"{score.name}_at_budget", math.nan)
         line = [row["method"], _mean(row)]
+        line += [_difference(row, score)] * paired
         line.append("-" if math.isnan(equal) else f"{score.factor * equal:.2f}")
         for name in ("bytes_up", "bytes_down"):
             line.append(f"{float(f'{row[name] / 1e6:.4g}'):.15g}")  # four digits
@@ -238,10 +241,11 @@ def write_standings(
     last: int,
     notes: Sequence[str] = (),
 ) -> None:
-    """Writes comparison.csv and the standings, and adds scores at equal bytes to rows.
+    """Writes comparison.csv and the standings, and adds two scores to rows.
 
-    That score is of the last evaluations within what the cheapest method sends, with
-    the seed that sends most. It is NaN if a seed has no evaluation within that.
+    The difference to the first method is a mean over seeds that both have. The score
+    at equal bytes is of the last evaluations within what the cheapest method sends,
+    with the seed that sends most. It is NaN if a seed has no evaluation within that.
 
     Args:
       folder: the folder of the comparison.
@@ -264,11 +268,38 @@ def write_standings(
         row[f"{_metric(row)}_at_budget"] = statistics.fmean(
             mean_score(seed, last) if seed else math.nan for seed in within
         )
+    for row in rows[1:]:
+        apart = _apart(methods[row["method"]], methods[rows[0]["method"]], last)
+        row["difference"] = statistics.fmean(apart) if apart else math.nan
+        row["difference_half_width"] = half_width(apart)
     hidden = any(row["epsilon"] for row in rows)
     for name, table in (("comparison.csv", evaluations), ("standings.csv", rows)):
         marked = [names.marked(row, hidden) for row in table]
         files.write_rows(folder / name, marked)
     tables.write(folder, "standings", standings_table(rows), notes)
+
+
+def _apart(
+    seeds: Sequence[list[Row]], others: Sequence[list[Row]], last: int
+) -> list[float]:
+    """Returns the scores of a method less those of another, for seeds that both have.
+
+    Runs of one seed have the same clients and batches, so differences vary less.
+    """
+    own, other = (
+        {str(seed[0]["seed"]): mean_score(seed, last) for seed in one}
+        for one in (seeds, others)
+    )
+    return [own[seed] - other[seed] for seed in own if seed in other]
+
+
+def _difference(row: Row, score: Score) -> str:
+    """Returns the difference to the first method, with its interval if it has one."""
+    mean = row.get("difference", math.nan)
+    if math.isnan(mean):
+        return "-"
+    half = score.factor * row["difference_half_width"]
+    return f"{score.factor * mean:.2f}" + f" +- {half:.2f}" * math.isfinite(half)
 
 
 def _metric(row: Row) -> str:

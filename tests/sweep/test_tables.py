@@ -126,3 +126,34 @@ def test_an_interval_is_missing_for_a_single_seed_alone():
 
     assert math.isnan(half(0.98)) and half(0.9, 1.0) == pytest.approx(0.6353, rel=1e-3)
     assert half_width([0.5, 0.5]) == 0 and math.isnan(half_width([0.5, math.nan]))
+
+
+def test_a_difference_to_the_first_method_is_taken_seed_by_seed(tmp_path):
+    """Seeds differ by more than methods: their difference has a narrow interval."""
+    accuracies = {"first": (0.5, 0.7, 0.9), "ahead": (0.61, 0.8, 0.99)}
+    rows = [
+        LAST | {"method": name, "point": point, "seed": point, "test_accuracy": one}
+        for name, each in accuracies.items()
+        for point, one in enumerate(each)
+    ]
+    of = tables.by_method(rows)
+    standings = [
+        tables.standing(name, {}, [row for seed in of[name] for row in seed], 1)
+        for name in of
+    ]
+    tables.write_standings(tmp_path, standings, rows, 1)
+    head, first, ahead = tables.standings_table(standings)
+    assert head[2] == "minus first, seed by seed"
+    assert (first[2], ahead[2]) == ("-", "10.00 +- 2.48")
+    assert ahead[1] == "80.00 +- 47.20"
+    assert "difference" in (tmp_path / "standings.csv").read_text().splitlines()[0]
+
+
+def test_methods_without_a_common_seed_have_no_difference(tmp_path):
+    rows = [
+        LAST | {"method": name, "point": 0, "seed": seed}
+        for seed, name in enumerate(("first", "other"))
+    ]
+    standings = [tables.standing(row["method"], {}, [row], 1) for row in rows]
+    tables.write_standings(tmp_path, standings, rows, 1)
+    assert tables.standings_table(standings)[2][2] == "-"
