@@ -51,9 +51,7 @@ def main():
     names = _names()
     if WORD:
         out = files.writable_folder(OUT.value or "", "out")
-        made = kits.make(out, names, SERVER.value)
-        for name, place in {"the server": made.server, **made.sites}.items():
-            print(f"{name}: {place}; there: startup/start.sh")
+        print(*kits.make(out, names, SERVER.value).lines(), sep="\n")
         return
     config, place = CONFIG.value, files.writable_folder(WORKDIR.value or "").absolute()
     if config is None:
@@ -65,7 +63,7 @@ def main():
     if not MADE.value:
         _run_here(config, place, names)
         return
-    _run(config, place, names, kits.make(pathlib.Path(MADE.value), names, SERVER.value))
+    _run(config, place, names, kits.found(MADE.value, names, SERVER.value))
 
 
 def _names() -> list[str]:

@@ -158,7 +158,7 @@ def join(lent: Lent, terms: Mapping[str, Any]) -> Part:
     return Part(
         conversation_of(setup),
         client_batches.resident(splits.train, whole, device=device),
-        secrets.roots(said.seed, _secret(setup, folder, said)),
+        secrets.roots(said.seed, _secret(setup, folder, said, spending.answered)),
         number,
         SiteStates(folder / "state"),
         spending.admit,
@@ -173,6 +173,10 @@ def join(lent: Lent, terms: Mapping[str, Any]) -> Part:
 def require_accepted(lent: Lent, config: ConfigDict) -> None:
     """Raises `Refused` for a config that the owner of a site does not accept."""
     values = flat(config)
+    try:
+        require_possible(config)  # who sends the terms may not have checked them
+    except ValueError as error:
+        raise Refused(str(error)) from None
     if lent.algorithms and config.algorithm not in lent.algorithms:
         choice = ", ".join(lent.algorithms)
         msg = f"Expected algorithm to be one of {choice}, got {config.algorithm}."
@@ -257,14 +261,20 @@ def _own_config(lent: Lent, said: ConfigDict, terms: Mapping[str, Any]) -> Confi
 
 
 def _secret(
-    setup: Setup, folder: pathlib.Path, said: ConfigDict
+    setup: Setup, folder: pathlib.Path, said: ConfigDict, answered: bool
 ) -> secrets.Secret | None:
-    """Returns the site's own secret of a private run, the same when it begins anew."""
+    """Returns the site's own secret of a private run, the same when it begins anew.
+
+    With another one, what was `answered` before would get other noise, at no cost.
+    """
     if not setup.private:
         return None
     if said.privacy.randomness == "seed":
         return secrets.simulated(flat(said))
     kept = secrets.kept(folder)
+    if kept is None and answered:
+        msg = f"Expected the secret of this run in {folder}, as it has begun, got none."
+        raise Refused(msg)
     if kept is None:
         kept = secrets.fresh()
         secrets.keep(folder, kept)

@@ -7,7 +7,6 @@ that answers frames, jobs bring no code, and the site's policy refuses those tha
 import json
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -32,7 +31,7 @@ epsilon_in_all = 0.0     # the most that all runs together may spend; 0: no limi
 delta = 1e-5             # the largest delta of these
 # privacy.noise that it accepts; with central the coordinator sees plain messages
 noises = ["central", "distributed", "skellam", "discrete_gaussian"]
-# cohort.sampling that it accepts; limits hold towards the coordinator with everyone
+# cohort.sampling that it accepts; the coordinator knows the cohorts of the last two
 samplings = ["everyone", "fixed", "poisson"]
 smallest_sum = 2         # the least number of sites in a masked sum
 algorithms = []          # those that it takes part in; empty: all of the package
@@ -46,6 +45,14 @@ class Kits(NamedTuple):
     server: pathlib.Path
     admin: pathlib.Path
     sites: dict[str, pathlib.Path]
+
+    def lines(self) -> list[str]:
+        """Returns a line on each kit, for its owner."""
+        starting = {"the server": self.server, **self.sites}.items()
+        return [
+            *(f"{name}: {place}; there: startup/start.sh" for name, place in starting),
+            f"the coordinator: {self.admin}, for --kits of launch.network",
+        ]
 
 
 def require_names(names: Sequence[str]) -> None:
@@ -76,13 +83,17 @@ def make(
       through: the port of a relay by which sites reach the server; 0: there is none.
 
     Raises:
-      ValueError: in one line, for names that sites cannot have, or where NVFlare is not
-        installed or fails.
+      ValueError: in one line, for names that sites cannot have, for a folder with other
+        kits, or where NVFlare is not installed or fails.
     """
     require_names(names)
     kits = _below(folder, names, host)
     if not all(place.is_dir() for place in (kits.server, *kits.sites.values())):
-        shutil.rmtree(folder / PROJECT, ignore_errors=True)
+        if (folder / PROJECT).exists():
+            msg = (
+                f"Expected no other kits in {folder / PROJECT}, got some: use another "
+            )
+            raise ValueError(msg + "folder, or delete them.")
         folder.mkdir(parents=True, exist_ok=True)
         project = folder / "project.yml"
         project.write_text(json.dumps(_project(names, host, ports, through), indent=1))
@@ -97,6 +108,15 @@ def make(
             policy = {"format_version": "1.0", "permissions": {ROLE: rights}}
             text = json.dumps(policy, indent=2)
             (place / "local" / POLICY).write_text(text)
+    return kits
+
+
+def found(folder: str, names: Sequence[str], host: str) -> Kits:
+    """Returns the kits of a folder, of which the coordinator has at least its own."""
+    kits = _below(pathlib.Path(folder), names, host)
+    if not kits.admin.is_dir():
+        msg = f"Expected the coordinator's kit in {kits.admin}, got none."
+        raise ValueError(msg)
     return kits
 
 

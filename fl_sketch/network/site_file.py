@@ -71,7 +71,7 @@ class Lent(NamedTuple):
 
     @property
     def private(self) -> bool:
-        """Whether a run must have noise that the coordinator does not know."""
+        """Whether a run must have noise, and not from the seed of its config."""
         return self.capped or {*self.noises} != {*NOISES}
 
 

@@ -79,6 +79,11 @@ class Spending:
             self._keep(place, digest)
         return self._asked[place][0] == digest
 
+    @property
+    def answered(self) -> bool:
+        """Whether a question of this run was answered."""
+        return bool(self._asked)
+
     def _keep(self, place: str, digest: str) -> None:
         """Remembers that a question was answered."""
         digests = self._asked.setdefault(place, [])

@@ -55,3 +55,23 @@ def test_a_job_that_brings_code_is_refused_and_one_that_does_not_is_taken(made):
         AuthorizationService.the_authorizer = before
     assert own == (True, "") and code == (False, "BYOC not permitted")
     assert may(made.sites["a"], kits.ROLE, "submit_job")
+
+
+def test_kits_are_never_made_anew_over_others(made):
+    """Certificates that sites have would be lost."""
+    folder = made.server.parents[2]
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(ValueError, match="Expected no other kits in .*delete them"):
+        kits.make(folder, ["a", "b", "c"], "localhost")
+    assert sorted(folder.rglob("*")) == before
+    assert kits.make(folder, ["a", "b"], "localhost") == made
+
+
+def test_a_coordinator_needs_its_own_kit_alone(made, tmp_path):
+    place = tmp_path / made.admin.relative_to(made.server.parents[2])
+    with pytest.raises(
+        ValueError, match="Expected the coordinator's kit in .* got none"
+    ):
+        kits.found(str(tmp_path), ["a", "b"], "localhost")
+    place.mkdir(parents=True)
+    assert kits.found(str(tmp_path), ["a", "b"], "localhost").admin == place

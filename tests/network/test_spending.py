@@ -8,7 +8,7 @@ import pytest
 
 from fl_sketch.network import dealing, job, lines, site_file, spending
 from fl_sketch.network.refused import Refused
-from fl_sketch.workdir import odometer
+from fl_sketch.workdir import odometer, secrets
 from tests.network.sites import five
 
 pytestmark = pytest.mark.slow
@@ -127,3 +127,23 @@ def test_one_answer_is_counted_at_a_time(owner):
         assert thread.is_alive() and not odometer.read(owner.lent.folder)
     thread.join(60)
     assert owner.rounds(ONE) == 1
+
+
+def test_a_run_that_counts_examples_is_refused_whatever_the_coordinator_checked(owner):
+    """Its limit would be in another unit, and local noise the same when asked again."""
+    own = {"algorithm": "private_sketching", "privacy__unit": "example"}
+    own |= {"privacy__bound": "none", "client__batches": "subsets"}
+    config = five(**PRIVATE | own | {"privacy__noise_multiplier": 3.0})
+    with pytest.raises(Refused, match="Expected privacy.unit='client' for sites"):
+        job.require_accepted(owner.lent, config)
+
+
+def test_a_run_that_has_begun_needs_its_secret(owner):
+    """With another, the same question would get other noise and cost nothing."""
+    part = owner.joined()
+    part.admit(0, 0, question(0))
+    (secret,) = owner.lent.folder.rglob(secrets.FILE)
+    secret.unlink()
+    with pytest.raises(Refused, match="Expected the secret of this run"):
+        owner.joined()
+    owner.joined(run=OTHER)
