@@ -51,7 +51,7 @@ class Kits(NamedTuple):
         starting = {"the server": self.server, **self.sites}.items()
         return [
             *(f"{name}: {place}; there: startup/start.sh" for name, place in starting),
-            f"the coordinator: {self.admin}, for --kits of launch.network",
+            f"the coordinator: {self.admin}; --kits={self.admin.parents[2]} needs it",
         ]
 
 
@@ -88,7 +88,8 @@ def make(
     """
     require_names(names)
     kits = _below(folder, names, host)
-    if not all(place.is_dir() for place in (kits.server, *kits.sites.values())):
+    written = [place / "local" / POLICY for place in kits.sites.values()]  # at the end
+    if not all(path.exists() for path in (kits.server, *written)):
         if (folder / PROJECT).exists():
             msg = (
                 f"Expected no other kits in {folder / PROJECT}, got some: use another "

@@ -270,7 +270,8 @@ def write_standings(
         )
     for row in rows[1:]:
         apart = _apart(methods[row["method"]], methods[rows[0]["method"]], last)
-        row["difference"] = statistics.fmean(apart) if apart else math.nan
+        whole = apart and all(map(math.isfinite, apart))
+        row["difference"] = statistics.fmean(apart) if whole else math.nan
         row["difference_half_width"] = half_width(apart)
     hidden = any(row["epsilon"] for row in rows)
     for name, table in (("comparison.csv", evaluations), ("standings.csv", rows)):
@@ -284,10 +285,15 @@ def _apart(
 ) -> list[float]:
     """Returns the scores of a method less those of another, for seeds that both have.
 
-    Runs of one seed have the same clients and batches, so differences vary less.
+    Runs of one seed have the same clients and batches, so differences vary less. A
+    private selection has runs without a seed.
     """
     own, other = (
-        {str(seed[0]["seed"]): mean_score(seed, last) for seed in one}
+        {
+            str(seed[0]["seed"]): mean_score(seed, last)
+            for seed in one
+            if "seed" in seed[0]
+        }
         for one in (seeds, others)
     )
     return [own[seed] - other[seed] for seed in own if seed in other]
@@ -298,8 +304,9 @@ def _difference(row: Row, score: Score) -> str:
     mean = row.get("difference", math.nan)
     if math.isnan(mean):
         return "-"
-    half = score.factor * row["difference_half_width"]
-    return f"{score.factor * mean:.2f}" + f" +- {half:.2f}" * math.isfinite(half)
+    half = row["difference_half_width"]
+    interval = f" +- {_number(score, half)}" if math.isfinite(half) else ""
+    return f"{_number(score, mean)}{interval}"
 
 
 def _metric(row: Row) -> str:

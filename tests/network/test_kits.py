@@ -75,3 +75,17 @@ def test_a_coordinator_needs_its_own_kit_alone(made, tmp_path):
         kits.found(str(tmp_path), ["a", "b"], "localhost")
     place.mkdir(parents=True)
     assert kits.found(str(tmp_path), ["a", "b"], "localhost").admin == place
+
+
+def test_kits_that_were_made_by_half_are_not_taken(tmp_path, monkeypatch):
+    """They would lack what keeps a site from taking jobs with code."""
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kits, "_edited", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        kits.make(tmp_path, ["a", "b"], "localhost")
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="Expected no other kits in"):
+        kits.make(tmp_path, ["a", "b"], "localhost")

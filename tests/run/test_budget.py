@@ -152,6 +152,17 @@ def test_a_search_has_the_noise_of_the_run_and_is_counted(tmp_path):
     assert any(line in one for one in said)
 
 
+def test_a_selection_has_no_difference_seed_by_seed(tmp_path):
+    """Its runs have no seed in common with those of a method that is not private."""
+    plain = {"privacy.bound": "none", "privacy.target_epsilon": 0.0}
+    selected = small()
+    both = selected._replace(methods={"FedAvg": Method(plain), **selected.methods})
+    comparison.run(both, tmp_path, trials=Trials(2.0, 1.0), say=quiet)
+    first, second = table_in(tmp_path, "standings.csv")
+    assert (first["method"], second["method"]) == ("FedAvg", "SAFL")
+    assert second["difference"] == "nan"
+
+
 def test_a_search_on_public_data_is_not_counted(tmp_path):
     comparison.run(small(tuning_keys={"data.public": True}), tmp_path, say=quiet)
     total = odometer.total(odometer.read(tmp_path))

@@ -10,6 +10,7 @@ program is used.
 """
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -205,6 +206,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     devices = given.devices or engine.cores()
     devices = 1 if given.form == "engine_one" else devices
     jax.config.update("jax_num_cpu_devices", devices)
+    if given.form == "engine_one" and jax.default_backend() != "cpu":
+        sys.exit("engine_one is a form for CPUs")
     if not given.tf32:
         jax.config.update("jax_default_matmul_precision", "float32")
     work = serving.workload(given)
