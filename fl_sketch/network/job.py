@@ -6,6 +6,9 @@ the provisioner alone, who deals a data set out to sites on one machine.
 """
 
 import dataclasses
+import fcntl
+import functools
+import os
 import pathlib
 import re
 from collections.abc import Mapping
@@ -62,6 +65,12 @@ def require_possible(config: ConfigDict) -> None:
         msg = (
             "Expected model.init_from='' with a pretrained model for sites elsewhere, "
             f"got {values['model.init_from']!r}."
+        )
+        raise ValueError(msg)
+    if not 1e-20 <= values["privacy.threshold"] <= 1e20:
+        msg = (
+            "Expected 1e-20 <= privacy.threshold <= 1e20 for sites elsewhere, got "
+            f"{values['privacy.threshold']}."
         )
         raise ValueError(msg)
     if values["data.standardise"] == "train":
@@ -144,6 +153,7 @@ def join(lent: Lent, terms: Mapping[str, Any]) -> Part:
         setup = setup.with_noise(z)
     folder = lent.folder / RUNS / run
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _held(folder)
     guarantee = setup.guarantee and setup.guarantee._replace(
         partition="its own",
         public=False,  # which is for the owner of the data to say
@@ -168,6 +178,23 @@ def join(lent: Lent, terms: Mapping[str, Any]) -> Part:
         said.download == "messages",
         (lent.smallest_sum, int(said.data.clients)),
     )
+
+
+@functools.cache
+def _held(folder: pathlib.Path) -> int:
+    """Returns the descriptor of a lock on a run's folder, which this process keeps.
+
+    What was answered is in memory. A second process would answer another question with
+    the same noise.
+    """
+    lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        msg = "Expected one process of this site in a run, got another that takes part."
+        raise Refused(msg) from None
+    return lock
 
 
 def require_accepted(lent: Lent, config: ConfigDict) -> None:

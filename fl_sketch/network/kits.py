@@ -57,9 +57,9 @@ class Kits(NamedTuple):
 
 def require_names(names: Sequence[str]) -> None:
     """Raises unless these can be names of sites."""
-    wrong = [one for one in names if not NAME.fullmatch(one)]
+    wrong = [one for one in names if not NAME.fullmatch(one) or one == "server"]
     if wrong or len({*names}) != len(names) or not names:
-        what = "different names of letters, digits, _ and -"
+        what = "different names of letters, digits, _ and -, and not server"
         msg = f"Expected sites to be {what}, got {','.join(names)!r}."
         raise ValueError(msg)
 

@@ -26,6 +26,7 @@ from fl_sketch.network.coordinator import Rules
 from fl_sketch.network.site import Site
 
 JOB = "fl_sketch"
+SERVER = "server"  # as NVFlare calls it in a job
 LOOK = 5.0  # seconds between looks at a job
 
 
@@ -82,7 +83,10 @@ class Lending:
 
     @collab.publish
     def exchange(self, frame: bytes) -> bytes:
-        """Returns the answer to a frame."""
+        """Returns the answer to a frame of the server; other sites may not ask."""
+        if collab.caller != SERVER:
+            msg = f"Expected a frame of the server, got one of {collab.caller}."
+            raise PermissionError(msg)
         if self._site is None:
             place = pathlib.Path(collab.workspace.get_site_config_dir())
             lent = site_file.read(place / site_file.FILE)

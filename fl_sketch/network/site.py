@@ -169,14 +169,16 @@ class Site:
 
     def _joined(self, frame: Frame) -> Frame:
         """Takes the terms of a run, and goes to the round that they begin with."""
-        self._part = self._playing = None
+        self._part = self._playing = self._follower = self._masked = None
         part = self._join(frame.notes)
         states, opened = part.states, part.states.frames()
-        self._part, self._least = part, frame.round
         states.go_back(frame.round)
         talk = part.conversation
-        self._follower = Follower(talk, states.folder) if part.follows else None
-        self._masked = Masked(states.folder, *part.sums) if talk.masked else None
+        follower = Follower(talk, states.folder) if part.follows else None
+        masked = Masked(states.folder, *part.sums) if talk.masked else None
+        # All or nothing: without its masks a part would send messages in the clear.
+        self._part, self._least = part, frame.round
+        self._follower, self._masked = follower, masked
         playing = int(frame.notes.get("playing", -1))
         self._play_again(part, opened, frame.round, playing)
         digest = part.conversation.digest
@@ -268,9 +270,9 @@ class Site:
     def _went_on(self, part: Part, frame: Frame, data: bytes) -> Frame:
         """Goes on in a round, after the mean of an exchange."""
         self._require_playing(frame)
+        self._heard(part, frame, data)
         if part.conversation.remembers:
             part.states.note(data)
-        self._heard(part, frame, data)
         assert self._playing
         exchange, asked = len(self._playing.heard.means), self._playing.asked
         first = part.admit(frame.round, exchange, asked)

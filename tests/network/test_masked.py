@@ -1,12 +1,14 @@
 """Messages of integers leave a site under masks, and add up to the bit."""
 
+import jax
 import numpy as np
 import pytest
 from scipy import stats
 
-from fl_sketch.network import formats, frames, packing
+from fl_sketch.network import formats, frames, job, packing
 from fl_sketch.network.frames import Kind
 from fl_sketch.network.refused import Refused
+from fl_sketch.network.site import Site
 from fl_sketch.network.site_sums import Masked
 from fl_sketch.network.terms import terms_of
 from fl_sketch.run import run
@@ -39,6 +41,31 @@ def hospitals_of(folder, **changes):
 
 def frame_of(data):
     return frames.read(data, 2**30)
+
+
+def test_a_site_that_cannot_make_its_masks_sends_no_message(tmp_path, monkeypatch):
+    """Else the next model would get its integers in the clear."""
+    hospitals = hospitals_of(tmp_path)
+    setup = job.of_coordinator(hospitals.config, hospitals.splits)
+    terms = {**job.terms_of(setup, "a" * 32), "client": 0}
+    talk = job.conversation_of(setup)
+    one = Site(lambda said: job.join(hospitals.lent(0), said), hospitals.lines.append)
+
+    def broken(*_):
+        raise ValueError("Expected a whole file, got half of one.")
+
+    monkeypatch.setattr("fl_sketch.network.site.Masked", broken)
+    asked = frames.Frame(Kind.TERMS, 0, site=0, notes=terms)
+    assert frame_of(one.receive(frames.write(asked))).kind == Kind.REFUSED
+    payload = talk.model.pack(talk.of_model(zeros_of(talk)))
+    notes = {"counts": [5.0, 5.0, 5.0], "sum": [5, 0]}
+    model = frames.Frame(Kind.MODEL, 0, 0, 0, talk.digest, notes, payload)
+    assert frame_of(one.receive(frames.write(model))).kind == Kind.REFUSED
+
+
+def zeros_of(talk):
+    """Returns a server of zeros."""
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), talk.server)
 
 
 @pytest.mark.slow

@@ -1,7 +1,10 @@
 """What a site spent cannot be lowered: not by other terms, and not by a kill."""
 
+import fcntl
 import hashlib
 import json
+import os
+import subprocess
 import threading
 
 import pytest
@@ -147,3 +150,26 @@ def test_a_run_that_has_begun_needs_its_secret(owner):
     with pytest.raises(Refused, match="Expected the secret of this run"):
         owner.joined()
     owner.joined(run=OTHER)
+
+
+def test_a_run_is_of_one_process_of_a_site(owner):
+    """A second one would not know what the first answered."""
+    owner.joined()
+    (place,) = owner.lent.folder.rglob("lock")
+    said = subprocess.run(["flock", "--nonblock", str(place), "true"])
+    assert said.returncode == 1
+    os.close(job._held(place.parent))  # as the end of the first does
+    job._held.cache_clear()
+    with open(place, "a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(Refused, match="Expected one process of this site"):
+            owner.joined()
+    owner.joined()
+
+
+@pytest.mark.parametrize("threshold", [1e-37, 1e37])
+def test_a_threshold_that_leaves_float32_is_refused(owner, threshold):
+    config = five(**PRIVATE | {"privacy__noise_multiplier": 3.0})
+    config.privacy.threshold = threshold
+    with pytest.raises(Refused, match="Expected 1e-20 <= privacy.threshold <= 1e20"):
+        job.require_accepted(owner.lent, config)
