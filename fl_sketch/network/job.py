@@ -151,9 +151,7 @@ def join(lent: Lent, terms: Mapping[str, Any]) -> Part:
         raise Refused(msg)
     if z := float(terms["noise_multiplier"]):
         setup = setup.with_noise(z)
-    folder = lent.folder / RUNS / run
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _held(folder)
+    folder = _folder_of(lent, run)
     guarantee = setup.guarantee and setup.guarantee._replace(
         partition="its own",
         public=False,  # which is for the owner of the data to say
@@ -178,6 +176,14 @@ def join(lent: Lent, terms: Mapping[str, Any]) -> Part:
         said.download == "messages",
         (lent.smallest_sum, int(said.data.clients)),
     )
+
+
+def _folder_of(lent: Lent, run: str) -> pathlib.Path:
+    """Returns a site's folder of a run, which no other process of the site has."""
+    folder = lent.folder / RUNS / run
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _held(folder)
+    return folder
 
 
 @functools.cache
