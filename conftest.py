@@ -37,8 +37,7 @@ CACHE = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(OWN))
 jax.config.update("jax_compilation_cache_dir", CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # of commands
-os.environ.setdefault("JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES", "none")
+os.environ |= effort.CACHE
 
 if "PYTEST_XDIST_WORKER" not in os.environ:
     with contextlib.suppress(OSError):  # two at once

@@ -11,6 +11,11 @@ _KNOWN = tuple(map(int, metadata.version("jaxlib").split(".")[:2]))
 OPTIONS = {"xla_cpu_parallel_codegen_split_count": 1} | (
     {"xla_cpu_use_fusion_emitters": False} if _KNOWN < (0, 11) else {}
 )
+# In the environment of commands: all that they compile is kept for the next.
+CACHE = {
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
+}
 
 
 def flags() -> str:

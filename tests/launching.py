@@ -18,12 +18,8 @@ import tempfile
 from tests import effort
 
 ROOT = pathlib.Path(__file__).parent.parent
-CACHE = {
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
-}
 # Without the eight devices of the tests' own process.
-ENVIRONMENT = os.environ | CACHE | {"XLA_FLAGS": effort.flags()}
+ENVIRONMENT = os.environ | effort.CACHE | {"XLA_FLAGS": effort.flags()}
 
 COPIES = multiprocessing.get_context("forkserver")
 COPIES.set_forkserver_preload(["pytest", "tests.imported"])

@@ -19,6 +19,7 @@ CLASSES = ("fl_sketch.network.nvflare.",)  # what a site lets a job build
 COLLAB = "nvflare.collab.runtime."  # NVFlare's own classes that call these
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 RESOURCES, DEFAULTS = "resources.json", "resources.json.default"
+SERVER = "server"  # as NVFlare calls it in a job
 POLICY = "authorization.json"  # of NVFlare: what who submits jobs may do at a site
 RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate")
 CODE = ("byoc", "shell_commands", "server-predeployed-flwr")  # bring or run code
@@ -31,8 +32,8 @@ epsilon_in_all = 0.0     # the most that all runs together may spend; 0: no limi
 delta = 1e-5             # the largest delta of these
 # privacy.noise that it accepts; with central the coordinator sees plain messages
 noises = ["central", "distributed", "skellam", "discrete_gaussian"]
-# cohort.sampling that it accepts; the coordinator knows the cohorts of the last two
-samplings = ["everyone", "fixed", "poisson"]
+# cohort.sampling that it accepts; the coordinator knows the cohorts of the first two
+samplings = ["poisson", "fixed", "everyone"]
 smallest_sum = 2         # the least number of sites in a masked sum
 algorithms = []          # those that it takes part in; empty: all of the package
 tells = []               # may be told if a run asks, without noise: "size", "measured"
@@ -57,9 +58,9 @@ class Kits(NamedTuple):
 
 def require_names(names: Sequence[str]) -> None:
     """Raises unless these can be names of sites."""
-    wrong = [one for one in names if not NAME.fullmatch(one) or one == "server"]
+    wrong = [one for one in names if not NAME.fullmatch(one) or one == SERVER]
     if wrong or len({*names}) != len(names) or not names:
-        what = "different names of letters, digits, _ and -, and not server"
+        what = f"different names of letters, digits, _ and -, and not {SERVER}"
         msg = f"Expected sites to be {what}, got {','.join(names)!r}."
         raise ValueError(msg)
 

@@ -21,12 +21,11 @@ from nvflare.collab import (  # pyright: ignore[reportMissingImports]
 
 import fl_sketch
 from fl_sketch.data.examples import Splits
-from fl_sketch.network import hosting, job, site_file
+from fl_sketch.network import hosting, job, kits, site_file
 from fl_sketch.network.coordinator import Rules
 from fl_sketch.network.site import Site
 
 JOB = "fl_sketch"
-SERVER = "server"  # as NVFlare calls it in a job
 LOOK = 5.0  # seconds between looks at a job
 
 
@@ -84,7 +83,7 @@ class Lending:
     @collab.publish
     def exchange(self, frame: bytes) -> bytes:
         """Returns the answer to a frame of the server; other sites may not ask."""
-        if collab.caller != SERVER:
+        if collab.caller != kits.SERVER:
             msg = f"Expected a frame of the server, got one of {collab.caller}."
             raise PermissionError(msg)
         if self._site is None:

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from fl_sketch.core import validate
 from fl_sketch.privacy.lattice import KINDS
+from fl_sketch.privacy.plans import SAMPLINGS
 
 FILE = "site.toml"
 TELLS = ("size", "measured")
 NOISES = ("central", "distributed", *KINDS)
-SAMPLINGS = ("everyone", "fixed", "poisson")
 TABLE = "files"
 
 

@@ -203,10 +203,10 @@ def by_hand(setting: Setting) -> Player:
 def main(argv: Sequence[str] | None = None) -> None:
     """Serves the rounds that the arguments ask for."""
     given = serving.arguments(argv, forms=FORMS, add=("chunk", "devices"))
-    devices = given.devices or engine.cores()
-    devices = 1 if given.form == "engine_one" else devices
+    one = given.form == "engine_one"
+    devices = 1 if one else given.devices or engine.cores()
     jax.config.update("jax_num_cpu_devices", devices)
-    if given.form == "engine_one" and jax.default_backend() != "cpu":
+    if one and jax.default_backend() != "cpu":
         sys.exit("engine_one is a form for CPUs")
     if not given.tf32:
         jax.config.update("jax_default_matmul_precision", "float32")
