@@ -178,13 +178,15 @@ def _provision(project: pathlib.Path, folder: pathlib.Path) -> None:
 
 
 def _edited(place: pathlib.Path, classes: Sequence[str]) -> None:
-    """Lets jobs build the classes of this package, and keeps jobs in the kit itself.
+    """Limits jobs to the classes they need, and keeps jobs and logs in the kit itself.
 
-    By default all servers of a machine have one folder of jobs, and start each other's.
+    By default all servers of a machine have one folder of jobs, and start each other's,
+    and a site sends its log of errors to the server.
     """
     local = place.absolute() / "local"
     said = json.loads((local / DEFAULTS).read_text())
-    said["class_allow_list"] = [*said.get("class_allow_list", ()), COLLAB, *classes]
+    said["class_allow_list"] = [COLLAB, *classes]
+    said["allow_log_streaming"] = False
     if "snapshot_persistor" in said:  # of a server
         storage = said["snapshot_persistor"]["args"]["storage"]
         storage["args"]["root_dir"] = str(place.absolute() / "snapshots")

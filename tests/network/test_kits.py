@@ -57,6 +57,40 @@ def test_a_job_that_brings_code_is_refused_and_one_that_does_not_is_taken(made):
     assert may(made.sites["a"], kits.ROLE, "submit_job")
 
 
+@pytest.mark.parametrize(
+    ("path", "built"),
+    [
+        ("fl_sketch.network.nvflare.Lending", True),
+        ("nvflare.collab.runtime.executor.CollabExecutor", True),
+        ("nvflare.app_common.np.np_trainer.NPTrainer", False),
+        ("nvflare.app_common.logging.job_log_streamer.JobLogStreamer", False),
+        ("fl_sketch.network.nvflare_other.Lending", False),
+    ],
+)
+def test_a_site_builds_what_a_run_needs_and_nothing_else(path, built, made):
+    """By NVFlare's own check of each component, on the site's resources."""
+    from nvflare.apis.fl_exception import UnsafeComponentError
+    from nvflare.app_common.widgets import component_path_authorizer
+    from nvflare.fuel.utils.config_service import ConfigService
+
+    checks = component_path_authorizer.ComponentPathAuthorizer()
+    resources = json.loads((made.sites["a"] / "local" / kits.RESOURCES).read_text())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ConfigService, "get_section", lambda _: resources)
+        ask = lambda: checks.authorize_component_config({"path": path})
+        if built:
+            ask()
+        else:
+            with pytest.raises(UnsafeComponentError, match="allow_list"):
+                ask()
+
+
+def test_sites_send_no_logs(made):
+    for place in made.sites.values():
+        resources = json.loads((place / "local" / kits.RESOURCES).read_text())
+        assert resources["allow_log_streaming"] is False
+
+
 def test_kits_are_never_made_anew_over_others(made):
     """Certificates that sites have would be lost."""
     folder = made.server.parents[2]
