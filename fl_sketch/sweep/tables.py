@@ -319,9 +319,9 @@ def _mean(row: Row) -> str:
     mean, half = row[_metric(row)], row["half_width"]
     if math.isnan(mean):
         return "diverged"
-    factor = Score("test", _metric(row)).factor
-    interval = "" if math.isnan(half) else f" +- {factor * half:.2f}"
-    return f"{factor * mean:.2f}{interval}"
+    score = Score("test", _metric(row))
+    interval = "" if math.isnan(half) else f" +- {_number(score, half)}"
+    return f"{_number(score, mean)}{interval}"
 
 
 def side_by_side(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -117,6 +117,13 @@ def test_an_interval_is_shown_however_wide_it_is(accuracy, half_width, cell):
     assert line == ["safl", cell, "-", "22.08", "12340", ""]
 
 
+def test_a_metric_that_is_no_share_has_four_decimals():
+    row = {name: one for name, one in STANDING.items() if name != "accuracy"}
+    head, line = tables.standings_table([row | {"rmse": 0.0456, "half_width": 0.0003}])
+    assert head[1] == "test rmse, +- 95 % interval"
+    assert line[1] == "0.0456 +- 0.0003"
+
+
 def test_an_interval_is_missing_for_a_single_seed_alone():
     def half(*accuracies):
         rows = [
