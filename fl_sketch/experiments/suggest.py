@@ -2,7 +2,8 @@
 
 A row of standings.csv has the values that were chosen on a grid. What it does not have,
 the algorithm and the rates that were not tuned, its comparison's config says. How many
-times shorter the messages were is a ratio of bytes in the same file.
+times shorter than the model the messages were is a ratio of bytes in the same file, to
+a method without a sketch or with a known ratio.
 """
 
 import math
@@ -30,7 +31,7 @@ class Tuned(NamedTuple):
 
     Attributes:
       method: the algorithm, with what of its config makes it another method.
-      shorter: how many times shorter its messages were than the longest there.
+      shorter: how many times shorter its messages were than the model.
       chosen: the keys that were tuned, with their best values.
       fixed: rates that the algorithm reads and that were not tuned.
       name: the name of the row.
@@ -50,15 +51,21 @@ class Tuned(NamedTuple):
 def tuned_in(
     folder: pathlib.Path, compared: Comparison, *, results: pathlib.Path
 ) -> list[Tuned]:
-    """Returns what was tuned in a comparison, of the standings in its folder."""
+    """Returns what was tuned in a comparison, of the standings in its folder.
+
+    It returns nothing where all messages are shorter than a model of unknown size.
+    """
     table = rows.all_plain(files.read_rows(folder / STANDINGS))
-    each = [float(row["bytes_up"]) / float(row["rounds"]) for row in table]
-    found = []
-    for row, size in zip(table, each, strict=True):
-        method = compared.methods.get(row["method"])
-        if method is None or not row["chosen"]:
+    known_rows = [row for row in table if row["method"] in compared.methods]
+    each = [float(row["bytes_up"]) / float(row["rounds"]) for row in known_rows]
+    configs = [
+        config_of(compared, compared.methods[row["method"]], []) for row in known_rows
+    ]
+    longest = each.index(max(each))
+    whole, found = each[longest] * _compression(configs[longest]), []
+    for row, size, config in zip(known_rows, each, configs, strict=True):
+        if not row["chosen"] or math.isnan(whole):
             continue
-        config = config_of(compared, method, [])
         pairs = (word.split("=") for word in row["chosen"].split())
         chosen = {key: float(value) for key, value in pairs}
         known = flat(config)
@@ -66,7 +73,7 @@ def tuned_in(
         found.append(
             Tuned(
                 method_of(config),
-                max(each) / size,
+                whole / size,
                 chosen,
                 {key: known[key] for key in others},
                 row["method"],
@@ -75,6 +82,16 @@ def tuned_in(
             )
         )
     return found
+
+
+def _compression(config: ConfigDict) -> float:
+    """Returns the size of a model over that of a message; nan: the config has none."""
+    read = arguments.read_by(config)
+    if "compressor.name" in read:
+        return math.nan
+    if "sketch.operator" not in read or config.sketch.operator == "identity":
+        return 1.0
+    return math.nan if config.sketch.numbers else config.sketch.compression
 
 
 def method_of(config: ConfigDict) -> str:

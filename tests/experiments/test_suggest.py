@@ -52,6 +52,25 @@ def test_rows_have_what_was_chosen_and_what_a_config_says(found):
     assert short.source == "one/inner"
 
 
+@pytest.mark.parametrize(
+    ("keys", "shorter"),
+    [
+        ({"sketch.compression": 50.0}, [50, 500]),
+        ({"sketch.operator": "identity"}, [1, 10]),
+        ({"sketch.numbers": 100}, []),  # of a model of unknown size
+        ({"algorithm": "marina"}, []),
+    ],
+)
+def test_messages_are_as_many_times_shorter_than_the_model(keys, shorter, tmp_path):
+    rows = ["long,0.9,4000,10,server.rate=1", "short,0.9,400,10,server.rate=1"]
+    text = "\n".join(["method,accuracy,bytes_up,rounds,chosen", *rows])
+    (tmp_path / "standings.csv").write_text(text + "\n")
+    methods = {"long": Method(keys), "short": Method({"sketch.numbers": 7})}
+    compared = Comparison(default.get_config(), methods)
+    found = suggest.tuned_in(tmp_path, compared, results=tmp_path)
+    assert [one.shorter for one in found] == shorter
+
+
 def test_a_config_gets_those_of_its_method_the_nearest_first(found):
     head, *lines = suggest.lines(config_of("safl"), 50.0, found)
     assert "safl, adam" in head and len(lines) == 1
