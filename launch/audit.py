@@ -30,7 +30,7 @@ HEAD = COLUMNS.format(
 )
 LEGEND = (
     "epsilon claimed by the config, the lower bound found by the attack, and the limit "
-    "of what it can find"
+    "of what it can find: it cannot contradict a larger claim"
 )
 
 CONFIG = parsing.config_flag()

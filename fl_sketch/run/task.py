@@ -194,9 +194,11 @@ def _protection(setup: Setup) -> dict[str, Any]:
     if setup.guarantee is None:
         return {}
     keys, bound, local, _ = protection_of(setup.config)
+    guard = setup.algorithm(setup.numbers).mechanism
     return {
         **setup.guarantee.facts,
         "noise": "local" if local else keys.noise,
+        "smallest_cohort": guard.smallest if guard else 0,
         "bound": "clip" if local else bound,
         "threshold": keys.threshold,
     }

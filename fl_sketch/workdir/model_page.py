@@ -36,8 +36,7 @@ HIDDEN = {  # what the accountant assumes to be secret besides the noise, by uni
 }
 _SHARES = (
     "Every client added a share of the noise. The guarantee covers the sums, and "
-    "needs secure aggregation, which reveals no single message. A client that took "
-    "part knows its own share, so it sees that much less noise."
+    "needs secure aggregation, which reveals no single message."
 )
 TRUST = {
     "central": "The server saw every message before it added the noise, so it must be "
@@ -45,14 +44,15 @@ TRUST = {
     "distributed": _SHARES,
     **dict.fromkeys(KINDS, _SHARES),
     "one's own": "The mechanism of this run decides who adds the noise.",
-    "local": "Every client added the noise itself, so no other party must be trusted.",
+    "local": "Every client added the noise itself, here in a simulation, whose program "
+    "must be trusted. With clients on machines of their own no other party must be.",
 }
 
 SUMS = {  # who saw the messages of clients
     "one program": "simulated in one program, which saw every client's message",
     "network": "of messages that sites sent to a coordinator, which saw each of them",
-    "masked network": "of integers that sites sent under masks, so that the "
-    "coordinator saw only sums",
+    "masked network": "of integers that sites sent under masks. The coordinator saw "
+    "only sums, if it and who made the sites' certificates followed the protocol",
 }
 ADDED = {  # by whom noise was added
     "central": "central: added to the sum by who formed it",
@@ -128,8 +128,9 @@ def _promised(promise: Mapping[str, Any]) -> str:
 def _facts(promise: Mapping[str, Any]) -> str:
     """Returns a list of what the guarantee is about and how sums were formed."""
     unit, rate = promise["unit"], promise["sampling_rate"]
+    site = ", which is a site with all its data" * promise["sums"].endswith("network")
     facts = {
-        "Unit": f"{unit}, at delta = {promise['delta']!r}",
+        "Unit": f"{unit}{site}, at delta = {promise['delta']!r}",
         "Neighbours": NEIGHBOURS[promise["relation"]].format(unit=unit),
         "Sampling": f"{promise['sampling']}, rate {rate:.4g}",
         "Sums": SUMS[promise["sums"]],
@@ -168,8 +169,8 @@ def _how(promise: Mapping[str, Any]) -> str:
     if promise["bound"] == "one's own":
         bound = "by the mechanism of the run"
     trust = TRUST[promise["noise"]]
-    if trust == _SHARES and promise["sampling"] != "everyone":
-        trust += " It does not hold towards a server that knows who took part."
+    if trust == _SHARES:
+        trust += _towards(promise)
     return (
         f"Every {what} was bounded ({bound}). {noise} noise was added to their "
         f"sums{more}. The accountant `{promise['accountant']}` counted {sums} such "
@@ -178,6 +179,20 @@ def _how(promise: Mapping[str, Any]) -> str:
         "and batches came from a secret of the operating system; sketches and random "
         f"initial weights came from the seed. {trust}"
     )
+
+
+def _towards(promise: Mapping[str, Any]) -> str:
+    """Returns towards whom a guarantee holds for which clients add the noise."""
+    known = promise["cohort"] - promise["smallest_cohort"]
+    text = " It holds towards who knows no client's share, and so not towards a client."
+    if known:
+        text = (
+            f" Of the {promise['cohort']:g} clients of a round, {known:g} may have "
+            f"dropped out or shown an observer their shares, as a client knows its own."
+        )
+    if promise["sampling"] != "everyone":
+        text += " It does not hold towards a server that knows who took part."
+    return text
 
 
 def _said(model: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from fl_sketch.core import files, untrusted_files, validate
 from fl_sketch.core.hashing import SHUFFLED_UP_TO
 from fl_sketch.models import params_io
 from fl_sketch.models.params_io import FORMS, Arrays
+from fl_sketch.privacy import plans
 from fl_sketch.privacy.guarantee import LAST_BITS, UNPROTECTED, Guarantee, rounded_up
 from fl_sketch.workdir import (
     checkpoint,
@@ -39,8 +40,8 @@ from fl_sketch.workdir.origin import SIDECAR
 ROUND = "state/server/round"  # in a checkpoint
 NETWORK = "network/run"  # in the folder of a run of `fl_sketch.network`
 SHUFFLED = (
-    ", against an attacker who can predict a shuffle of which only the seed is "
-    "cryptographic"
+    "{}, against who can predict a shuffle of which only the seed is cryptographic: "
+    "towards such an attacker epsilon is at most {}"
 )
 PACKAGES = ("jax", "numpy", "dp-accounting")
 ROUNDING = 1e-6  # of an epsilon that is counted again
@@ -240,6 +241,8 @@ def _promise(summary, about, own: Guarantee) -> dict[str, Any]:
         "released_beside": [*summary["noised"], *threshold],
         "noise_multiplier": own.noise_multiplier,
         "noise": summary["noise"],
+        "cohort": own.plan.sample,
+        "smallest_cohort": summary["smallest_cohort"],
         "distribution": own.plan.noise,
         "bits": own.plan.integers.bits if own.plan.integers else None,
         "bound": summary["bound"],
@@ -270,7 +273,10 @@ def _unprotected(summary, about, own: Guarantee) -> list[str]:
     lines, plan = [*UNPROTECTED], own.plan
     shuffled = own.unit == "example" or plan.population > SHUFFLED_UP_TO
     if shuffled and plan.sampling != "everyone":
-        lines += [HIDDEN[own.unit] + SHUFFLED]
+        all_in = plan._replace(sampling="everyone", sample=plan.population, cut=0.0)
+        name = plans.accountant_for(all_in)
+        known = own._replace(plan=all_in, accountant=name).spent()
+        lines += [SHUFFLED.format(HIDDEN[own.unit], rounded_up(known))]
     if not plan.integers:  # whose sums are exact
         lines += [LAST_BITS]
     if own.unit == "example":  # the sampling rate says how many there are
