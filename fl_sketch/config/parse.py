@@ -214,8 +214,8 @@ def with_clients(config: ConfigDict, splits: datasets.Splits) -> ConfigDict:
         found, clients = len(np.unique(_required(splits.owners))), config.data.clients
         if clients not in (0, found):
             msg = (
-                f"Expected clients={found} (the owners of the data) or clients=0 "
-                f"(all), got clients={clients}."
+                f"Expected clients={found} (the owners of the data), or without "
+                f"privacy clients=0 (all), got clients={clients}."
             )
             raise ValueError(msg)
     copy = config.copy_and_resolve_references()

@@ -207,7 +207,7 @@ def guarded(
         msg = (
             "config.model: Expected a model without batch statistics in a private run, "
             "since no bound covers them, got one with them: set norm=group for a "
-            "resnet."
+            "resnet, and use GroupNorm or LayerNorm in a model of your own."
         )
         raise ValueError(msg)
     bound = protection.bound

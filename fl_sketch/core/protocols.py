@@ -323,9 +323,8 @@ class Mechanism(NamedTuple):
 
     It says how a message is encoded, summed and priced. The engine asks it in every
     exchange, numbered from zero within a round, and adds up the summands of those who
-    take part, all alike, in the type that they have. Weights and the cohort's own
-    denominator are not used, since a bound on what one client contributes allows
-    neither.
+    take part, in the type that they have. Weights and the cohort's denominator are not
+    used, since a bound on one client's part allows neither.
 
     Attributes:
       init: `() -> state` before the first round.
@@ -336,8 +335,7 @@ class Mechanism(NamedTuple):
         only `shared` and `server` are known to whoever releases.
       noise_multiplier: the noise z on a sum over C, as `privacy.accounting` takes it.
       denominator: the fixed number r by which sums are divided.
-      smallest: the least number of participants with which the promise holds; with
-        fewer nothing is released.
+      smallest: the least number of participants; fewer release nothing.
       watched: names of the diagnostics that a client adds to its first message, which
         `encode` then gets as (message, {name: number}), and `release` the sum of.
       wire: `(bits, numbers) -> bits` that a client sends in a round, where its channel
@@ -351,6 +349,7 @@ class Mechanism(NamedTuple):
       trailing: how a network sends the last leaves of a summand, which are not the
         message: "float" takes 32 bits a number; "half" is 1/2 or -1/2, in one bit;
         "one" is always 1, and not sent.
+      said: what a release says: by whom noise is added, the bound's name, and its C.
     """
 
     init: Callable[[], Any]
@@ -367,6 +366,7 @@ class Mechanism(NamedTuple):
     drawn: int = 0
     integers: Any = None
     trailing: tuple[str, ...] = ()
+    said: tuple[str, str, Any] = ("one's own", "one's own", None)
 
     def told(self, exchange: int, message: Message, diagnostics: dict) -> Any:
         """Returns a client's message with the metrics that it adds to the first one.

@@ -291,6 +291,9 @@ def _fitting(what: str) -> Iterator[None]:
         if first.startswith("Expected"):
             raise
         msg = f"Expected {what} to fit together, got {type(error).__name__}: {first}"
+        if type(error).__name__ == "TraceContextError":  # of flax.nnx
+            msg += ". A part of the model, such as Dropout or BatchNorm, changes "
+            msg += "within a step: docs/models/nnx.md has a form that does not."
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(msg) from error
 

@@ -14,7 +14,7 @@ from fl_sketch.channels import player
 from fl_sketch.core import chacha, trees, validate
 from fl_sketch.core.constants import Constant, noted, size_of
 from fl_sketch.core.keys import roots_of
-from fl_sketch.core.protocols import Algorithm, Key, Roots, Server, Tree
+from fl_sketch.core.protocols import Algorithm, Key, Mechanism, Roots, Server, Tree
 from fl_sketch.data import Clients, examples, residency, streamed
 from fl_sketch.data import batches as client_batches
 from fl_sketch.engine import checks, data_checks, programs, still
@@ -288,8 +288,7 @@ class PythonSetup(NamedTuple):
             "clients": self.clients.population,
             "exchanges": len(chosen.traffic.sent),
             **(guarantee.facts if guarantee else {}),
-            **dict.fromkeys(("bound", "noise"), "one's own"),
-            "threshold": "as it says",
+            **_said(chosen.algorithm.mechanism),
             "noised": [],
         }
 
@@ -311,6 +310,19 @@ class PythonSetup(NamedTuple):
                 "server": str(jax.tree.structure(server)),  # with names of its state
             },
         }
+
+
+def _said(mechanism: Mechanism | None) -> dict[str, Any]:
+    """Returns what a summary says of the noise and the bound of a mechanism."""
+    if mechanism is None:
+        return {}
+    noise, bound, limit = mechanism.said
+    return {
+        "noise": noise,
+        "bound": bound,
+        "threshold": None if limit is None else float(limit),
+        "smallest_cohort": mechanism.smallest,
+    }
 
 
 def _frozen(constants: Sequence[Constant]) -> dict[str, Any]:

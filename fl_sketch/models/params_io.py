@@ -135,6 +135,7 @@ def chosen(model: Tree, arrays: Arrays, fresh: Sequence[str]) -> Arrays:
         a name that does not exist.
     """
     leaves = dict(named_leaves(model))
+    arrays = {_name_in(leaves, name): array for name, array in arrays.items()}
     for start in fresh:
         if not any(_begins(name, start) for name in leaves):
             layers = dict.fromkeys(map(_layer_of, leaves))
@@ -161,6 +162,12 @@ def chosen(model: Tree, arrays: Arrays, fresh: Sequence[str]) -> Arrays:
         msg = f"Expected init_from to have arrays of the model only, got {name}."
         raise ValueError(msg)
     return {name: _cast(name, arrays[name], wanted[name].dtype) for name in wanted}
+
+
+def _name_in(leaves: Mapping[str, Any], name: str) -> str:
+    """Returns an array's name in a model; NNX has `a/b/value` in Python for `a.b`."""
+    dotted = name.removesuffix("/value").replace("/", ".")
+    return dotted if name not in leaves and dotted in leaves else name
 
 
 def _layer_of(name: str) -> str:

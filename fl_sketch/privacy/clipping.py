@@ -37,10 +37,12 @@ class Bound(NamedTuple):
     Attributes:
       apply: `(message) -> message` of norm at most C, up to float rounding.
       limit: C; may be traced.
+      name: its name in a release.
     """
 
     apply: Callable[[Message], Message]
     limit: jax.typing.ArrayLike
+    name: str = "one's own"
 
 
 OfLimit = Callable[[jax.typing.ArrayLike], Bound]  # `clip` or `normalise`
@@ -53,7 +55,7 @@ def clip(limit: jax.typing.ArrayLike) -> Bound:
       limit: C, above zero; may be traced. Infinity changes nothing, and allows no
         noise.
     """
-    return _bound(limit, lambda length: length <= limit)
+    return _bound("clip", limit, lambda length: length <= limit)
 
 
 def normalise(limit: jax.typing.ArrayLike) -> Bound:
@@ -62,7 +64,7 @@ def normalise(limit: jax.typing.ArrayLike) -> Bound:
     Args:
       limit: C, above zero; may be traced.
     """
-    return _bound(limit, lambda length: length == 0)
+    return _bound("normalise", limit, lambda length: length == 0)
 
 
 def reject(message: Message) -> tuple[Message, jax.Array]:
@@ -171,7 +173,7 @@ def require_noise(bound: Bound, noise_multiplier: float, denominator: float) -> 
         raise ValueError(msg)
 
 
-def _bound(limit: jax.typing.ArrayLike, unchanged: Callable) -> Bound:
+def _bound(name: str, limit: jax.typing.ArrayLike, unchanged: Callable) -> Bound:
     """Returns the map to norm C of all messages but those of an unchanged length."""
     if not infinite(limit):
         validate.in_range(0, math.inf, threshold=limit)
@@ -185,7 +187,7 @@ def _bound(limit: jax.typing.ArrayLike, unchanged: Callable) -> Bound:
         bounded = jax.tree.map(lambda leaf: leaf * (limit / scaled), unit)
         return _where(unchanged(scale * scaled), message, bounded)
 
-    return Bound(apply, limit)
+    return Bound(apply, limit, name)
 
 
 def _direction(message: Message) -> tuple[Message, jax.Array, jax.Array]:

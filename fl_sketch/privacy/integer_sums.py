@@ -122,6 +122,7 @@ def integers(
         wire=lambda _, numbers: bits * sum(map(lattice.padded, numbers)),
         noise=noise,
         integers=sums,
+        said=(noise if smallest else "central", bound.name, bound.limit),
     )
 
 

@@ -73,7 +73,15 @@ def central(bound: Bound, *, noise_multiplier: float, denominator: float) -> Mec
         noise = _noise(keys and keys.server, exchange, total, scale)
         return _released(total, noise, scale, denominator, state)
 
-    return Mechanism(tuple, bounded, encode, release, noise_multiplier, denominator)
+    return Mechanism(
+        tuple,
+        bounded,
+        encode,
+        release,
+        noise_multiplier,
+        denominator,
+        said=("central", bound.name, bound.limit),
+    )
 
 
 def distributed(
@@ -122,6 +130,7 @@ def distributed(
         denominator,
         smallest,
         trailing=("one",),
+        said=("distributed", bound.name, bound.limit),
     )
 
 
@@ -185,6 +194,7 @@ def adaptive(
         wire=lambda bits, numbers: bits + 1,
         extra=1,
         trailing=("half",),
+        said=("central", "adaptive", start),
     )
 
 
@@ -246,6 +256,7 @@ def before_sketch(
         noise_multiplier,
         denominator,
         drawn=trees.size(update_like),
+        said=("central", bound.name, bound.limit),
     )
     return Channel(talk), mechanism
 

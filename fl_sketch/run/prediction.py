@@ -90,7 +90,8 @@ def _floats(inputs: np.ndarray, dtype: str, dataset: str) -> np.ndarray:
         _require_divided(inputs, LEVELS[dataset])
     if inputs.dtype == np.uint8:
         if not pixels and dataset not in LEVELS:
-            msg = f"Expected inputs to be floats as those of {dataset}, got bytes."
+            msg = f"Expected inputs to be floats as those of {dataset}, got bytes: "
+            msg += "save them as floats at the scale of the training data, as npy."
             raise ValueError(msg)
         return inputs if pixels else (inputs / 255).astype(np.float32)
     if inputs.dtype.kind not in "fiu" or not np.isfinite(inputs).all():

@@ -191,6 +191,7 @@ def standing(method: str, chosen: Row, rows: Rows, last: int) -> Row:
         "bytes_down": mean(DOWN),
         "rounds": int(ends[0]["round"]),
         **epsilon_of(ends),
+        **({} if "seed" in ends[0] else {"searched": True}),  # by secret trials
         "chosen": named(chosen, " "),
     }
 
@@ -227,7 +228,8 @@ def standings_table(rows: Sequence[Row]) -> list[list[str]]:
             line.append(f"{float(f'{row[name] / 1e6:.4g}'):.15g}")  # four digits
         if private and row["epsilon"]:
             epsilon = rounded_up(float(row["epsilon"]))
-            line.append(f"{epsilon}{mark(row['randomness'])}")
+            whole = " (of the search)" * ("searched" in row)
+            line.append(f"{epsilon}{mark(row['randomness'])}{whole}")
         elif private:
             line.append("all")
         cells.append([*line, row["chosen"]])

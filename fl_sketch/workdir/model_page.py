@@ -25,6 +25,10 @@ LOADED = {  # code that reads `params`, by the form of their file
         'params = load_file("params.safetensors")',
     ),
 }
+SAYS = {  # what the file on a model says, by whether a call of Python trained it
+    False: "says what the model takes, and the shapes of its outputs and arrays",
+    True: "has the shapes of the arrays",
+}
 EXPLAINED = 10  # an epsilon up to which e^epsilon is a number to be read
 INSTEAD = {  # what somebody's data are compared with, by relation
     "add_remove": "had not taken part",
@@ -43,7 +47,8 @@ TRUST = {
     "trusted. The guarantee covers what the server publishes.",
     "distributed": _SHARES,
     **dict.fromkeys(KINDS, _SHARES),
-    "one's own": "The mechanism of this run decides who adds the noise.",
+    "one's own": "The mechanism is not one of fl_sketch: its code decides who adds the "
+    "noise, and how long a message may be.",
     "local": "Every client added the noise itself, here in a simulation, whose program "
     "must be trusted. With clients on machines of their own no other party must be.",
 }
@@ -69,15 +74,7 @@ NEIGHBOURS = {
 
 def written(promise: Mapping[str, Any], model: Mapping[str, Any], form: str) -> str:
     """Returns the text of the page; arguments are those of `release.Release`."""
-    still = model["d"] - model["trained"]
-    of_them = f" ({still} of them as they were before)" * bool(still)
-    return f"""# {model["name"]}, trained privately on {model["data"]}
-
-A model `{model["name"]}` of {model["d"]} parameters{of_them} and {model["outputs"]}, \
-trained on the data set `{model["data"]}` by the federated algorithm \
-`{model["algorithm"]}` in {promise["rounds"]} rounds.
-
-Inputs: {model["inputs"]}.
+    return f"""{_described(promise, model)}
 
 ## Privacy guarantee
 
@@ -93,13 +90,32 @@ Inputs: {model["inputs"]}.
 
 ## How to load it
 
-`{SIDECAR}` says what the model takes, what its outputs are, and what the axes of its
-arrays are. {_said(model)}
+`{SIDECAR}` {SAYS[model["by_call"]]}. {_said(model)}
 
 ```python
 {_by_numpy(model, form)}
 ```
 {_by_fl_sketch(model)}"""
+
+
+def _described(promise: Mapping[str, Any], model: Mapping[str, Any]) -> str:
+    """Returns the title, and what the model is, as far as the run knows it."""
+    still = model["d"] - model["trained"]
+    of_them = f" ({still} of them as they were before)" * bool(still)
+    if model["by_call"]:
+        return f"""# A model trained privately
+
+A model of {model["d"]} parameters{of_them}, trained by a call of `engine.simulate` in \
+{promise["rounds"]} rounds. Such a call does not record the model's code, its inputs, \
+its outputs and the name of the data set: write here what users need of them."""
+    return f"""# {model["name"]}, trained privately on {model["data"]}
+
+A model `{model["name"]}` of {model["d"]} parameters{of_them} and {model["outputs"]}\
+{", of code that is not part of this release" * model["own"]}, trained on the data set \
+`{model["data"]}` by the federated algorithm `{model["algorithm"]}` in \
+{promise["rounds"]} rounds.
+
+Inputs: {model["inputs"]}."""
 
 
 def _promised(promise: Mapping[str, Any]) -> str:

@@ -194,7 +194,10 @@ def lines(entries: Mapping[str, Guarantee]) -> list[str]:
         return []
     also = f"; {whole.public} more on public data" * bool(whole.public)
     how = " (simulated: the noise follows from the seed)" * whole.simulated
-    runs = f"all {whole.runs} runs together" if whole.runs > 1 else "this run"
+    searches = sum(bool(one.trials) for one in entries.values() if not one.public)
+    runs = {0: "runs", whole.runs: "searches"}.get(searches, "runs and searches")
+    one = "this search" if searches else "this run"
+    runs = f"all {whole.runs} {runs} together" if whole.runs > 1 else one
     return [
         f"privacy spent per {whole.unit}, {runs}: epsilon = "
         f"{rounded_up(whole.epsilon)} at delta = {whole.delta:g} "

@@ -55,10 +55,10 @@ def facts(about: Mapping[str, Any], params: Arrays) -> dict[str, Any]:
     """Returns what the page says of the model, of which `about` is params.json."""
     outputs = _outputs(about, params)
     what = KINDS[about["loss"]].targets if "loss" in about else "numbers"
-    name = _last(about["model"])
     own = plugins.named(about["model"]) or "size" not in about
     return {
-        "name": name + ", of code that is not part of this release" * own,
+        "name": _last(about["model"]),
+        "by_call": "inputs" not in about,  # of `engine.simulate`
         "size": about.get("size", ""),
         "d": sum(leaf.size for leaf in params.values()),
         "outputs": f"{outputs} {what if outputs != 1 else ONE[what]}",

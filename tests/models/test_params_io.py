@@ -59,6 +59,15 @@ def test_layers_of_nnx_can_begin_anew():
         params_io.chosen(model, {}, ["fc3"])
 
 
+def test_an_nnx_model_of_a_config_begins_with_arrays_of_one_trained_in_python():
+    model = {"fc1.kernel": jnp.ones((2, 3)), "fc2.bias": jnp.ones(2)}
+    arrays = {"fc1/kernel/value": np.ones((2, 3)), "fc2/bias/value": np.zeros(2)}
+    assert {*params_io.chosen(model, arrays, [])} == {*model}
+    linen = {"fc1/value": jnp.ones(2), "fc1": jnp.ones(2)}  # keeps its own names
+    same = {"fc1/value": np.zeros(2), "fc1": np.ones(2)}
+    assert params_io.chosen(linen, same, [])["fc1/value"].sum() == 0
+
+
 @pytest.mark.parametrize(
     ("changes", "fresh", "parts"),
     [

@@ -181,6 +181,8 @@ def test_a_private_selection_costs_a_few_runs_and_hides_the_others(tmp_path):
     )
     assert whole == pytest.approx(expected) and whole > 4.0
     assert row["seeds"] == 1 and not (tmp_path / "search.csv").exists()
+    text = (tmp_path / "standings.md").read_text()
+    assert "(of the search) |" in text and ", this search: epsilon = " in text
     points = read_json(tmp_path / "safl/simulator_only_trials/points.json")
     assert len(points["points"]) >= 1
     (again,) = comparison.run(small(), tmp_path, trials=trials, say=quiet)

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from fl_sketch import models
+from fl_sketch import algorithms, data, engine, models
+from fl_sketch.core import protocols
 from fl_sketch.data import tokenizer
 from fl_sketch.models import params_io
+from fl_sketch.privacy import clipping, mechanism
 from fl_sketch.run import load_trained
 from fl_sketch.workdir import odometer, origin, release, released_model, weights
 from tests.run.configs import read_json, refused
@@ -201,3 +203,58 @@ def test_code_and_paths_of_ones_own_stay_at_home(own):
     assert public["arrays"] == {"last/kernel": [3, 2]}
     assert facts["own"] and not facts["layers"]
     assert ("inputs" in public) == (own != "engine.simulate")
+
+
+@pytest.mark.parametrize(
+    ("guard", "said", "words"),
+    [
+        (
+            mechanism.central(
+                clipping.normalise(0.5), noise_multiplier=2.0, denominator=10
+            ),
+            {"noise": "central", "bound": "normalise", "threshold": 0.5},
+            "bounded (normalise, 0.5)",
+        ),
+        (
+            mechanism.distributed(
+                clipping.clip(1.5), noise_multiplier=2.0, denominator=40, smallest=38
+            ),
+            {"noise": "distributed", "bound": "clip", "smallest_cohort": 38},
+            "Of the 40 clients of a round, 2 may have dropped out",
+        ),
+        (
+            mechanism.central(
+                clipping.clip(1.5), noise_multiplier=2.0, denominator=10
+            )._replace(said=protocols.Mechanism._field_defaults["said"]),
+            {"noise": "one's own", "bound": "one's own", "threshold": None},
+            "its code decides who adds the noise",
+        ),
+    ],
+    ids=["central", "distributed", "own"],
+)
+def test_a_run_of_python_says_what_it_knows_and_no_more(guard, said, words, tmp_path):
+    def loss(params, batch):
+        return jnp.mean((batch[0] @ params["w"] - batch[1]) ** 2)
+
+    inputs = np.random.default_rng(0).normal(size=(400, 3)).astype("float32")
+    method = algorithms.fedavg(loss, client_rate=0.1)._replace(mechanism=guard)
+    shared = bool(guard.smallest)
+    engine.simulate(
+        method,
+        {"w": np.zeros(3, "float32")},
+        data.clients((inputs, inputs.sum(1)), np.arange(400) % 40),
+        key=engine.secret_roots(0),
+        rounds=2,
+        cohort=engine.everyone(40) if shared else engine.poisson(40, 10),
+        relation="replace_one" if shared else "add_remove",
+        workdir=str(tmp_path / "run"),
+    )
+    release.release(tmp_path / "run", tmp_path / "out")
+    promise = read_json(tmp_path / "out/privacy.json")
+    assert promise.items() >= said.items()
+    page = (tmp_path / "out/MODEL.md").read_text()
+    assert words in page and "# A model trained privately" in page
+    assert "A model of 3 parameters, trained by a call of `engine.simulate` in" in page
+    assert "0 numbers" not in page and "data set `" not in page
+    assert "`params.json` has the shapes of the arrays." in page
+    assert read_json(tmp_path / "out/params.json")["arrays"] == {"w": [3]}
