@@ -13,6 +13,7 @@ Privacy-Preserving Machine Learning"), and for large cohorts that of Bell et al.
 array([1, 3], dtype=uint32)
 """
 
+from fl_sketch.network.identities import Identity as Identity
 from fl_sketch.network.secure_client import Client as Client
 from fl_sketch.network.secure_sum import Server as Server
 from fl_sketch.network.sums import SecureSum as SecureSum

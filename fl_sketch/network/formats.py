@@ -3,15 +3,16 @@
 All numbers are little-endian. A message is a header of 26 bytes and its content::
 
     4 bytes   "SSUM"
-    1         the version of the format, 1
+    1         the version of the format, 2
     1         the kind of the message, 1 to 7
     8         the round
     4         the client that sends the message, or that it is for
     8         the fingerprint of the terms
 
     kind           content
-    1  keys        a client's two public keys: for seals, for masks (32 + 32)
-    2  roster      for each of the group: client (4), its keys (32 + 32)
+    1  keys        a client's two public keys: for seals, for masks (32 + 32), and its
+                   signature on them (64), zeros where clients have no identities
+    2  roster      for each of the group: client (4), its keys, signature (32 + 32 + 64)
     3  shares      for each of the group: client (4), digests of its two shares of this
                    client's secrets (16 + 16), both shares sealed (33 + 33 + 16)
     4  relay       for each of the group that shared: client (4), what it sealed (82)
@@ -26,16 +27,17 @@ it. Clients send 1, 3, 5 and 7, and the server 2, 4 and 6.
 
 import hashlib
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from fl_sketch.network import packing
+from fl_sketch.network.identities import SIGNATURE_BYTES
 from fl_sketch.network.keys import KEY_BYTES, TAG_BYTES
 from fl_sketch.network.shamir import SHARE_BYTES
 from fl_sketch.network.terms import Terms
 
 HEADER = struct.Struct("<4sBBQI8s")
-MAGIC, VERSION = b"SSUM", 1
+MAGIC, VERSION = b"SSUM", 2
 STAGES = ("keys", "shares", "numbers", "answer")  # what clients send, in order
 DIGEST_BYTES = 16
 SEED, KEY = 0, 1  # what a share is of
@@ -54,7 +56,8 @@ class Kind(NamedTuple):
     entry: struct.Struct
 
 
-_KEYS, _SEALED = f"{KEY_BYTES}s{KEY_BYTES}s", f"{2 * SHARE_BYTES + TAG_BYTES}s"
+_KEYS = f"{KEY_BYTES}s{KEY_BYTES}s{SIGNATURE_BYTES}s"
+_SEALED = f"{2 * SHARE_BYTES + TAG_BYTES}s"
 KEYS = Kind(1, "keys", struct.Struct(f"<{_KEYS}"))
 ROSTER = Kind(2, "roster", struct.Struct(f"<I{_KEYS}"))
 SHARES = Kind(3, "shares", struct.Struct(f"<I{DIGEST_BYTES}s{DIGEST_BYTES}s{_SEALED}"))
@@ -143,6 +146,11 @@ def digest(terms: Terms, owner: int, holder: int, of: int, share: bytes) -> byte
     """
     about = struct.pack("<QIIB", terms.round, owner, holder, of)
     return hashlib.blake2b(about + share, digest_size=DIGEST_BYTES).digest()
+
+
+def to_sign(terms: Terms, client: int, pair: Sequence[bytes]) -> bytes:
+    """Returns what a client signs of its two public keys."""
+    return b"fl_sketch keys" + write(KEYS, terms, client, b"".join(pair))
 
 
 def traffic(terms: Terms) -> dict[str, Traffic]:

@@ -64,6 +64,7 @@ def play(workdir: pathlib.Path, send: Send) -> None:
                 send,
                 rules=Rules(**said["rules"]),
                 asks=said["asks"],
+                sites=said["sites"],
                 told=Listeners(say=say),
                 say=say,
             )

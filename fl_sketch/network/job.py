@@ -11,7 +11,7 @@ import functools
 import os
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -27,6 +27,7 @@ from fl_sketch.data.class_subset import ALL
 from fl_sketch.data.examples import Examples, Splits, with_classes
 from fl_sketch.data.partition import Partition
 from fl_sketch.models.losses import KINDS
+from fl_sketch.network import identities
 from fl_sketch.network.conversation import Conversation
 from fl_sketch.network.refused import Refused
 from fl_sketch.network.site import Part
@@ -110,12 +111,15 @@ def test_data(config: ConfigDict, data_dir: str | None) -> Splits:
     return with_classes(inputs.tokens(found, config), config.data.classes)
 
 
-def terms_of(setup: Setup, run: str, asks: tuple[str, ...] = ()) -> dict[str, Any]:
+def terms_of(
+    setup: Setup, run: str, asks: Sequence[str] = (), sites: Sequence[str] = ()
+) -> dict[str, Any]:
     """Returns what sites are told of a run, as JSON has it.
 
     Args:
       run: the name of the run, 32 hexadecimal digits.
       asks: what sites are asked to tell, see `Lent.tells`.
+      sites: the names of the sites, in the order of clients.
     """
     first = setup.splits.test.inputs
     return {
@@ -128,11 +132,17 @@ def terms_of(setup: Setup, run: str, asks: tuple[str, ...] = ()) -> dict[str, An
         if setup.guarantee
         else 0.0,
         "asks": list(asks),
+        "sites": list(sites),
     }
 
 
-def join(lent: Lent, terms: Mapping[str, Any]) -> Part:
+def join(lent: Lent, terms: Mapping[str, Any], kit: pathlib.Path | None = None) -> Part:
     """Returns the part of a site in a run of these terms.
+
+    Args:
+      lent: what the owner of the site lends.
+      terms: those of `terms_of`, and the site's number.
+      kit: the folder with the site's identity; None: it has none.
 
     Raises:
       Refused: for terms that the owner of the site does not accept.
@@ -160,6 +170,7 @@ def join(lent: Lent, terms: Mapping[str, Any]) -> Part:
     basis = secrets.simulated(flat(said)).reveal()  # a digest of what decides a model
     basis += bytes.fromhex(files.digest(lent.data))
     tells = {one for one in asks if one in lent.tells}
+    signs = identities.read(kit, run, terms["sites"], number) if kit else None
     size = len(splits.train.targets)
     whole = Partition(np.arange(size, dtype=np.int32), np.array([0, size]))
     device = jax.devices(lent.device or None)[0]
@@ -174,7 +185,7 @@ def join(lent: Lent, terms: Mapping[str, Any]) -> Part:
         {"size": size} if "size" in tells else {},
         "measured" in tells and not setup.private,
         said.download == "messages",
-        (lent.smallest_sum, int(said.data.clients)),
+        (lent.smallest_sum, int(said.data.clients), signs),
     )
 
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from fl_sketch.network import site_file
+from fl_sketch.network import identities, site_file
 
 PROJECT, ADMIN, ROLE = "fl_sketch", "admin@fl-sketch.org", "project_admin"
 CLASSES = ("fl_sketch.network.nvflare.",)  # what a site lets a job build
@@ -102,6 +102,7 @@ def make(
         _provision(project, folder)
         for place in (kits.server, *kits.sites.values()):
             _edited(place, classes)
+        identities.write({n: place / "local" for n, place in kits.sites.items()})
         for place in kits.sites.values():
             path = place / "local" / site_file.FILE
             if not path.exists():

@@ -89,7 +89,7 @@ class Lending:
         if self._site is None:
             place = pathlib.Path(collab.workspace.get_site_config_dir())
             lent = site_file.read(place / site_file.FILE)
-            self._site = Site(lambda terms: job.join(lent, terms))
+            self._site = Site(lambda terms: job.join(lent, terms, place))
         return self._site.receive(bytes(frame))
 
 

@@ -44,6 +44,7 @@ def run(
     *,
     rules: Rules = Rules(),  # noqa: B008 - immutable
     asks: Sequence[str] = (),
+    sites: Sequence[str] = (),
     told: Listeners = Listeners(),  # noqa: B008 - immutable
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
@@ -56,6 +57,7 @@ def run(
       send: `(frame for each client, seconds) -> answers of those that came`.
       rules: when a round goes on without a site.
       asks: what sites are asked to tell, see `site_file.Lent.tells`.
+      sites: the names of the sites, in the order of clients.
       told: who is told of rows.
       say: prints a line about a site.
 
@@ -68,18 +70,18 @@ def run(
     """
     setup = job.of_coordinator(config, splits)
     place = files.writable_folder(workdir)
-    playing = _Playing(place, send, rules, tuple(asks), say)
+    playing = _Playing(place, send, rules, (tuple(asks), tuple(sites)), say)
     return in_folder(setup, playing.task(setup), str(workdir), told)
 
 
 class _Playing:
     """How a setup is played with sites."""
 
-    def __init__(self, place: pathlib.Path, send: Send, rules: Rules, asks, say):
+    def __init__(self, place: pathlib.Path, send: Send, rules: Rules, told, say):
         self._place, self._rules = place, rules
         (place / FOLDER).mkdir(exist_ok=True)
         self._send = counted.Counted(send, place / FOLDER / counted.FILE)
-        self._asks, self._say = asks, say
+        (self._asks, self._sites), self._say = told, say
 
     def task(self, setup: Setup) -> Task:
         """Returns the run of a setup."""
@@ -129,7 +131,7 @@ class _Playing:
         asks = self._asks
         if setup.config.cohort.weighting == "examples":
             asks = (*asks, "size")
-        terms = job.terms_of(setup, _name_of(self._place), asks)
+        terms = job.terms_of(setup, _name_of(self._place), asks, self._sites)
         return Coordinator(
             talk,
             sampler or setup.sampler,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fl_sketch.network import formats, keys, masks, packing, shamir
+from fl_sketch.network.identities import UNSIGNED, Identity
 from fl_sketch.network.terms import IDS, Terms, integers
 
 
@@ -21,16 +22,23 @@ class Client:
     """
 
     def __init__(
-        self, terms: Terms, client: int, random: Callable[[int], bytes] = os.urandom
+        self,
+        terms: Terms,
+        client: int,
+        random: Callable[[int], bytes] = os.urandom,
+        identity: Identity | None = None,
     ):
         """Draws the keys of a round.
 
         Args:
           client: the number of this client.
           random: `(count) -> bytes`; only tests have another than the default.
+          identity: signs this client's keys, and verifies those of others; None: the
+            server is trusted not to replace keys.
         """
         integers(0, IDS - 1, client=client)
         self._terms, self._client, self._random = terms, client, random
+        self._identity = identity
         self._seals = keys.KeyPair(random(keys.KEY_BYTES))
         self._masks = keys.KeyPair(random(keys.KEY_BYTES))
         self._seed = random(keys.KEY_BYTES)
@@ -42,8 +50,12 @@ class Client:
     def keys(self) -> bytes:
         """Returns the public keys of this client."""
         self._require("keys")
-        entry = (self._seals.public, self._masks.public)
+        pair, signature = (self._seals.public, self._masks.public), UNSIGNED
+        if self._identity:
+            text = formats.to_sign(self._terms, self._client, pair)
+            signature = self._identity.sign(text)
         self._done += 1
+        entry = (*pair, signature)
         return formats.write_table(formats.KEYS, self._terms, self._client, [entry])
 
     def shares(self, roster: bytes) -> bytes:
@@ -51,11 +63,15 @@ class Client:
 
         Raises:
           ValueError: for a roster that is not whole, has too few clients, or has a key
-            twice, or not this client's own.
+            twice, not this client's own, or one that its client did not sign.
         """
         self._require("shares")
         entries = self._read(formats.ROSTER, roster)
-        public = {client: pair for client, *pair in entries}
+        public = {client: pair for client, *pair, _ in entries}
+        if self._identity:
+            for client, *pair, signature in entries:
+                text = formats.to_sign(self._terms, client, pair)
+                self._identity.verify(client, text, signature)
         if public.get(self._client) != [self._seals.public, self._masks.public]:
             msg = f"Expected a roster with the keys of client {self._client}."
             raise ValueError(msg)

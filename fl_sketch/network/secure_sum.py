@@ -51,7 +51,7 @@ class Server:
         self._probe = keys.KeyPair(secrets.token_bytes(keys.KEY_BYTES))
         self._came: set[int] = set()
         self._closed = 0  # stages
-        self._public: dict[int, tuple[bytes, bytes]] = {}
+        self._public: dict[int, tuple[bytes, ...]] = {}
         self._taken: set[bytes] = set()  # public keys
         self._group: dict[int, tuple[int, ...]] = {}
         self._digests: dict[tuple[int, int], tuple[bytes, bytes]] = {}
@@ -114,7 +114,8 @@ class Server:
 
     def _read_keys(self, client: int, data: bytes) -> None:
         kind = formats.KEYS
-        (pair,) = formats.read_table(kind, self._terms, client, data, 1, 1)
+        (entry,) = formats.read_table(kind, self._terms, client, data, 1, 1)
+        pair = entry[:2]
         if len({*pair} - self._taken) < 2:
             msg = f"Expected new keys from client {client}, got a key that is taken."
             raise ValueError(msg)
@@ -124,7 +125,7 @@ class Server:
         except ValueError as error:
             msg = f"Refused keys of client {client}: {error}"
             raise ValueError(msg) from None
-        self._public[client] = pair
+        self._public[client] = entry  # with its signature
         self._taken.update(pair)
 
     def _close_keys(self) -> dict[int, bytes]:

@@ -25,6 +25,7 @@ from fl_sketch.network import frames, site_sums
 from fl_sketch.network.conversation import Conversation
 from fl_sketch.network.following import Follower
 from fl_sketch.network.frames import Frame, Kind
+from fl_sketch.network.identities import Identity
 from fl_sketch.network.known import Counts, Heard
 from fl_sketch.network.refused import Refused
 from fl_sketch.network.site_states import SiteStates
@@ -50,7 +51,8 @@ class Part(NamedTuple):
       hello: what the coordinator is told of the site.
       tells: whether it is told what the client measured in its local steps.
       follows: whether the site takes the server's steps itself.
-      sums: the least and the largest number of sites in a masked sum.
+      sums: the least and the largest number of sites in a masked sum, and the site's
+        identity in it.
     """
 
     conversation: Conversation
@@ -63,7 +65,7 @@ class Part(NamedTuple):
     hello: Mapping[str, Any] = {}
     tells: bool = False
     follows: bool = False
-    sums: tuple[int, int] = (2, IDS)
+    sums: tuple[int, int, Identity | None] = (2, IDS, None)
 
 
 class _Playing(NamedTuple):

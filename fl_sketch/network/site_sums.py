@@ -20,6 +20,7 @@ import numpy as np
 from fl_sketch.network import formats, lines, terms
 from fl_sketch.network.conversation import Conversation
 from fl_sketch.network.formats import STAGES
+from fl_sketch.network.identities import Identity
 from fl_sketch.network.refused import Refused
 from fl_sketch.network.secure_client import Client
 from fl_sketch.network.terms import IDS, Terms
@@ -54,14 +55,22 @@ def terms_of(talk: Conversation, number: int, exchange: int, clients: int) -> Te
 class Masked:
     """A site's messages in the secure sums of a run."""
 
-    def __init__(self, folder: pathlib.Path, smallest: int = 2, sites: int = IDS):
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        smallest: int = 2,
+        sites: int = IDS,
+        identity: Identity | None = None,
+    ):
         """Takes the folder in which it notes its answers.
 
         Args:
           smallest: the least number of sites in a sum.
           sites: the number of sites of the run.
+          identity: signs the site's public keys, and verifies those of others.
         """
         self._path, self._smallest, self._sites = folder / FILE, smallest, sites
+        self._identity = identity
         self._answered = {name: digest for name, digest in lines.read(self._path)}
         self._stage = len(STAGES)
 
@@ -85,7 +94,7 @@ class Masked:
             raise Refused(msg)
         self._number = f"{terms.round}{asked}"
         self._terms, self._numbers, self._stage = terms, numbers, 1
-        self._client = Client(terms, client)
+        self._client = Client(terms, client, identity=self._identity)
         return self._client.keys()
 
     @property

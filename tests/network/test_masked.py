@@ -240,7 +240,7 @@ def test_an_owner_says_the_smallest_sum_and_a_run_how_many_sites_there_are(tmp_p
     hospitals.lend(4, smallest_sum=6)
     hospitals.run(tmp_path / "network")
     assert any("site 4: refuses" in one and "6 sites" in one for one in hospitals.lines)
-    assert hospitals.sites[0]._part.sums == (2, 5)
+    assert hospitals.sites[0]._part.sums == (2, 5, None)
     assert float(table_in(tmp_path / "network")[-1][f"{MARK}answered"]) == 4
 
 

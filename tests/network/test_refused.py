@@ -96,8 +96,8 @@ def test_keys_that_are_taken_or_of_no_use_are_refused():
     played.server.receive(3, own)
     other = played.clients[4].keys()
     taken = rewritten(formats.KEYS, own, lambda entries: entries, client=4)
-    same = rewritten(formats.KEYS, other, lambda e: [(e[0][0], e[0][0])])
-    weak = rewritten(formats.KEYS, other, lambda e: [(e[0][0], bytes(32))])
+    same = rewritten(formats.KEYS, other, lambda e: [(*e[0][:1] * 2, e[0][2])])
+    weak = rewritten(formats.KEYS, other, lambda e: [(e[0][0], bytes(32), e[0][2])])
     for data in (taken, same, weak):
         with refused("client 4"):
             played.server.receive(4, data)
