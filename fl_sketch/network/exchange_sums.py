@@ -7,7 +7,7 @@ import numpy as np
 
 from fl_sketch.core.protocols import Message
 from fl_sketch.engine.clients import zeros
-from fl_sketch.network import formats
+from fl_sketch.network import formats, identities
 from fl_sketch.network.conversation import Conversation
 from fl_sketch.network.formats import STAGES
 from fl_sketch.network.frames import Frame
@@ -46,6 +46,12 @@ class Parties(NamedTuple):
     keys: Mapping[int, bytes]
     ask: Callable[[str, Mapping[int, bytes]], Mapping[int, bytes]]
     smallest: int
+
+    @property
+    def signed(self) -> bool:
+        """Whether clients signed their keys, so that none may drop out after shares."""
+        size = identities.SIGNATURE_BYTES
+        return any(data[-size:] != identities.UNSIGNED for data in self.keys.values())
 
 
 def of_messages(
@@ -96,6 +102,7 @@ def under_masks(
       say: prints a line.
     """
     server, came, alive = Server(terms, parties.clients), parties.keys, ()
+    shared = 0
     for stage, later in zip(STAGES, (*STAGES[1:], ""), strict=True):
         for client, data in came.items():
             try:
@@ -111,8 +118,13 @@ def under_masks(
                     (), zeros(talk.summands[exchange]), dict.fromkeys(alive, {})
                 )
             return Came(tuple(came), None)
+        if stage == "shares":
+            shared = len(requests)
         if stage == "numbers":
             alive = tuple(one for one in parties.clients if one in requests)
+            if parties.signed and len(alive) < shared:
+                say(f"no secure sum: {len(alive)} of {shared} sites sent numbers")
+                return Came(alive, None)
             if len(alive) < parties.smallest:
                 return Came(alive, None)
         came = parties.ask(later, requests) if later else {}

@@ -77,10 +77,8 @@ def write(folders: Mapping[str, pathlib.Path]) -> None:
     publics = {name: public.hex() for name, (_, public) in keys.items()}
     for name, folder in folders.items():
         said = {"name": name, "private": keys[name][0].hex(), "publics": publics}
-        path = folder / FILE
-        path.touch(mode=0o600)
-        files.write_text(path, json.dumps(said, indent=1))
-        path.chmod(0o600)
+        path, text = folder / FILE, json.dumps(said, indent=1)
+        files.write_private(path, text.encode(), folder / f".{FILE}.partial")
 
 
 def read(folder: pathlib.Path, run: str, names: Sequence[str], number: int) -> Identity:
@@ -107,7 +105,7 @@ def read(folder: pathlib.Path, run: str, names: Sequence[str], number: int) -> I
         known = {name: bytes.fromhex(one) for name, one in said["publics"].items()}
         own = str(said["name"])
     different = len({*names}) == len(names) and {*names} <= known.keys()
-    if not different or names[number : number + 1] != [own]:
+    if not different or not 0 <= number < len(names) or names[number] != own:
         msg = f"Expected clients to be different sites of the kits, and {number} to be "
         raise Refused(msg + f"{own}, got other names.")
     publics = {client: known[name] for client, name in enumerate(names)}

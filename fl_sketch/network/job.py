@@ -170,7 +170,7 @@ def join(lent: Lent, terms: Mapping[str, Any], kit: pathlib.Path | None = None) 
     basis = secrets.simulated(flat(said)).reveal()  # a digest of what decides a model
     basis += bytes.fromhex(files.digest(lent.data))
     tells = {one for one in asks if one in lent.tells}
-    signs = identities.read(kit, run, terms["sites"], number) if kit else None
+    signs = _identity(kit, terms) if kit else None
     size = len(splits.train.targets)
     whole = Partition(np.arange(size, dtype=np.int32), np.array([0, size]))
     device = jax.devices(lent.device or None)[0]
@@ -187,6 +187,15 @@ def join(lent: Lent, terms: Mapping[str, Any], kit: pathlib.Path | None = None) 
         said.download == "messages",
         (lent.smallest_sum, int(said.data.clients), signs),
     )
+
+
+def _identity(kit: pathlib.Path, terms: Mapping[str, Any]) -> identities.Identity:
+    """Returns a site's identity in a run, which names a site for each client."""
+    names = terms["sites"]
+    if terms["config"]["data"]["clients"] != len(names):  # it decides a threshold
+        msg = "Expected as many clients as the run names sites, got others."
+        raise Refused(msg)
+    return identities.read(kit, str(terms["run"]), names, int(terms["client"]))
 
 
 def _folder_of(lent: Lent, run: str) -> pathlib.Path:

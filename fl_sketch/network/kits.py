@@ -34,7 +34,9 @@ delta = 1e-5             # the largest delta of these
 noises = ["central", "distributed", "skellam", "discrete_gaussian"]
 # cohort.sampling that it accepts; the coordinator knows the cohorts of the first two
 samplings = ["poisson", "fixed", "everyone"]
-smallest_sum = 2         # the least number of sites in a masked sum
+# the least number of sites in a masked sum: more than three times as many as may
+# collude with the coordinator
+smallest_sum = 2
 algorithms = []          # those that it takes part in; empty: all of the package
 tells = []               # may be told if a run asks, without noise: "size", "measured"
 """

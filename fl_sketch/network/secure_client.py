@@ -33,8 +33,10 @@ class Client:
         Args:
           client: the number of this client.
           random: `(count) -> bytes`; only tests have another than the default.
-          identity: signs this client's keys, and verifies those of others; None: the
-            server is trusted not to replace keys.
+          identity: signs this client's keys, and verifies those of others. A sum from
+            which a client drops out after its shares then fails: a server that tells
+            clients of different drop-outs would learn keys of masks. None: the server
+            is trusted to follow the protocol.
         """
         integers(0, IDS - 1, client=client)
         self._terms, self._client, self._random = terms, client, random
@@ -123,12 +125,18 @@ class Client:
 
         Raises:
           ValueError: for survivors that are too few, did not share, or are not with
-            this client.
+            this client; with an identity, also if one that shared is missing.
         """
         self._require("answer")
         entries = self._read(formats.SURVIVORS, survivors)
         alive = {client for (client,) in entries}
         self._require_known("survivors", alive, self._held)
+        if self._identity and alive != {*self._held}:
+            msg = (
+                f"Expected all clients that shared with client {self._client} to be "
+                "survivors where keys are signed: no share of a key is sent there."
+            )
+            raise ValueError(msg)
         answers = [
             (owner, shares[formats.SEED if owner in alive else formats.KEY])
             for owner, shares in self._held.items()

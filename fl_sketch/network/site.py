@@ -361,7 +361,9 @@ class Site:
         if self._masked:
             clients = int(frame.notes["sum"][0])
             terms = site_sums.terms_of(talk, playing.number, exchange, clients)
-            asked = "" if first else f".{playing.asked.hex()}"
+            # Without noise of its own, two questions over other sites would show it.
+            anew = not first and talk.algorithm.mechanism.smallest
+            asked = f".{playing.asked.hex()}" if anew else ""
             keys = self._masked.begin(terms, part.number, arrays[0], asked)
             return Frame(Kind.PART, *at, payload=keys)
         if not all(np.isfinite(one).all() for one in arrays if one.dtype.kind == "f"):

@@ -7,7 +7,8 @@ number of clients whose noise the guarantee needs.
 
 A sum that fails before the answers is tried again with new keys. A site answers for one
 set of clients in an exchange, also after it or the coordinator has started again: two
-sums of the same messages over different clients would show the difference. So it keeps
+sums of the same messages over different clients would show the difference. That is so
+for another question too, unless its message has other noise of the site. So it keeps
 a line of 80 bytes for each sum of a run. The coordinator keeps no keys after a sum.
 """
 
@@ -120,19 +121,19 @@ class Masked:
         if stage == "shares":
             sent = self._client.shares(request)
         elif stage == "numbers":
+            self._require_many(formats.RELAY, request)
             whole = self._client.numbers(request, self._numbers)
             sent = whole[formats.HEADER.size :]
         else:
-            self._require_many(request)
+            self._require_many(formats.SURVIVORS, request)
             sent = self._client.answer(request)
             self._require_same(request)
         self._stage += 1
         return stage, sent
 
-    def _require_many(self, survivors: bytes) -> None:
+    def _require_many(self, kind: formats.Kind, table: bytes) -> None:
         """Raises if too few sites are in a sum, of those that this one masks with."""
-        size = formats.SURVIVORS.entry.size
-        count = (len(survivors) - formats.HEADER.size) // size
+        count = (len(table) - formats.HEADER.size) // kind.entry.size
         least = min(self._smallest, self._terms.group)
         if count < least:
             msg = f"Expected at least {least} sites in a sum, got {count}."

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_sketch.network import dealing, job, site_file
+from fl_sketch.network import dealing, identities, job, site_file
 from fl_sketch.network import run as network
 from fl_sketch.network.coordinator import Rules
 from fl_sketch.network.site import Site
@@ -39,12 +39,15 @@ METHODS = {
 
 
 class Hospitals:
-    """Sites with files of their own below a folder."""
+    """Sites with files of their own below a folder, and identities if they sign."""
 
-    def __init__(self, folder, config, data_dir=None, **lends):
+    def __init__(self, folder, config, data_dir=None, *, signed=False, **lends):
         self.folder, self.config = pathlib.Path(folder), config
         self.splits = dealing.deal(config, data_dir, self.folder / "sites", **lends)
         self.lines: list[str] = []
+        self.names = [f"site_{one}" for one in range(config.data.clients)] * signed
+        places = {name: self.folder / "sites" / name for name in self.names}
+        identities.write(places)
         self.sites: dict[int, Site] = {}
         self.change: Any = lambda client, up: up
         for client in range(config.data.clients):
@@ -62,8 +65,10 @@ class Hospitals:
     def start(self, client):
         lent = self.lent(client)
 
+        kit = lent.folder.parent if self.names else None
+
         def join(terms):
-            return job.join(lent, json.loads(json.dumps(terms)))
+            return job.join(lent, json.loads(json.dumps(terms)), kit)
 
         self.sites[client] = Site(join, self.lines.append)
 
@@ -82,6 +87,7 @@ class Hospitals:
             self.send,
             rules=QUICK,
             asks=asks,
+            sites=self.names,
             told=Listeners(on_row=on_row, say=quiet),
             say=self.lines.append,
         )

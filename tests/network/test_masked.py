@@ -68,6 +68,25 @@ def zeros_of(talk):
     return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), talk.server)
 
 
+@pytest.mark.parametrize("form", ["skellam", "central"])
+def test_a_site_without_noise_of_its_own_answers_one_set_of_clients_a_round(
+    form, tmp_path
+):
+    """Else sums of two questions over other sites would differ by its message."""
+    hospitals = hospitals_of(tmp_path, **FORMS[form])
+    setup = job.of_coordinator(hospitals.config, hospitals.splits)
+    talk, one = job.conversation_of(setup), hospitals.sites[0]
+    terms = {**job.terms_of(setup, "a" * 32), "client": 0}
+    one.receive(frames.write(frames.Frame(Kind.TERMS, 0, site=0, notes=terms)))
+    payload, numbers = talk.model.pack(talk.of_model(zeros_of(talk))), []
+    for denominator in (5.0, 4.0):
+        notes = {"counts": [denominator, 5.0, 5.0], "sum": [5, 0]}
+        model = frames.Frame(Kind.MODEL, 0, 0, 0, talk.digest, notes, payload)
+        assert frame_of(one.receive(frames.write(model))).kind == Kind.PART
+        numbers.append(one._masked._number)
+    assert (numbers[0] == numbers[1]) == (form == "central")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_a_private_run_with_masks_is_that_of_one_program_to_the_bit(form, tmp_path):
