@@ -362,7 +362,8 @@ class Site:
             clients = int(frame.notes["sum"][0])
             terms = site_sums.terms_of(talk, playing.number, exchange, clients)
             # Without noise of its own, two questions over other sites would show it.
-            anew = not first and talk.algorithm.mechanism.smallest
+            guard = talk.algorithm.mechanism
+            anew = not first and guard and guard.smallest
             asked = f".{playing.asked.hex()}" if anew else ""
             keys = self._masked.begin(terms, part.number, arrays[0], asked)
             return Frame(Kind.PART, *at, payload=keys)
