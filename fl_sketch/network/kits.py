@@ -34,9 +34,7 @@ delta = 1e-5             # the largest delta of these
 noises = ["central", "distributed", "skellam", "discrete_gaussian"]
 # cohort.sampling that it accepts; the coordinator knows the cohorts of the first two
 samplings = ["poisson", "fixed", "everyone"]
-# the least number of sites in a masked sum: more than three times as many as may
-# collude with the coordinator
-smallest_sum = 2
+smallest_sum = 2         # of a masked sum: two more sites than may collude with it
 algorithms = []          # those that it takes part in; empty: all of the package
 tells = []               # may be told if a run asks, without noise: "size", "measured"
 """

@@ -7,6 +7,7 @@
 [['3.MODEL.0', 'ab12']]
 """
 
+import errno
 import os
 import pathlib
 
@@ -23,8 +24,14 @@ def read(path: pathlib.Path) -> list[list[str]]:
 
 
 def add(path: pathlib.Path, name: str, value: str) -> None:
-    """Adds a pair to a file that was read."""
-    with open(path, "a") as file:
-        file.write(f"{name} {value}\n")
-        file.flush()
-        os.fsync(file.fileno())
+    """Adds a pair to a file that was read, or nothing, as where a disk is full."""
+    line = f"{name} {value}\n".encode()
+    with open(path, "ab", buffering=0) as file:
+        size = file.tell()
+        try:
+            if file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            os.fsync(file.fileno())
+        except BaseException:  # half a line would swallow the next one
+            os.truncate(path, size)
+            raise

@@ -93,9 +93,9 @@ class Masked:
                 f"{terms.clients}."
             )
             raise Refused(msg)
+        self._client = Client(terms, client, identity=self._identity)
         self._number = f"{terms.round}{asked}"
         self._terms, self._numbers, self._stage = terms, numbers, 1
-        self._client = Client(terms, client, identity=self._identity)
         return self._client.keys()
 
     @property

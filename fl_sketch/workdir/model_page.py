@@ -57,8 +57,7 @@ SUMS = {  # who saw the messages of clients
     "one program": "simulated in one program, which saw every client's message",
     "network": "of messages that sites sent to a coordinator, which saw each of them",
     "masked network": "of integers that sites sent under masks. The coordinator saw "
-    "only sums, if who made the sites' kits did not help it, and fewer than a third of "
-    "the sites did; of more than 100 sites, also if it followed the protocol",
+    "only sums, if it and who made the sites' kits followed the protocol",
 }
 ADDED = {  # by whom noise was added
     "central": "central: added to the sum by who formed it",

@@ -4,6 +4,8 @@ import fcntl
 import hashlib
 import json
 import os
+import resource
+import signal
 import threading
 
 import pytest
@@ -172,3 +174,19 @@ def test_a_threshold_that_leaves_float32_is_refused(owner, threshold):
     config.privacy.threshold = threshold
     with pytest.raises(Refused, match="Expected 1e-20 <= privacy.threshold <= 1e20"):
         job.require_accepted(owner.lent, config)
+
+
+def test_a_line_that_a_full_disk_cuts_does_not_swallow_the_next(tmp_path):
+    path = tmp_path / "answered"
+    lines.add(path, "price", "aa")
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 3, hard))
+        with pytest.raises(OSError):
+            lines.add(path, "3.0", "bb" * 10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    lines.add(path, "3.0", "cc")
+    assert lines.read(path) == [["price", "aa"], ["3.0", "cc"]]
