@@ -36,7 +36,7 @@ class Client:
           identity: signs this client's keys, and verifies those of others. A sum from
             which a client drops out after its shares then fails: a server that tells
             clients of different drop-outs would learn keys of masks. None: the server
-            is trusted to follow the protocol.
+            is trusted with both.
         """
         integers(0, IDS - 1, client=client)
         self._terms, self._client, self._random = terms, client, random
