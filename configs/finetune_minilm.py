@@ -9,7 +9,7 @@ The argument after the colon is the folder of the model (see docs/finetuning.md)
 first command trains with SAFL, with messages 500 times smaller than the model. The
 second has the setting of Chen et al., Figure 3 (five clients, two local steps of 32
 sentences). It compares FedAdam and SAFL at three sizes, the same with random weights,
-and FedAdam of the head alone.
+FedAdam of the head alone, and low-rank factors with and without a sketch.
 """
 
 from configs import default
@@ -19,7 +19,9 @@ RATES = {  # of the server
     "pretrained": (0.0001, 0.0003, 0.001, 0.003),
     "random": (0.0003, 0.001, 0.003, 0.01),
     "head": (0.003, 0.01, 0.03, 0.1),
+    "LoRA": (0.0003, 0.001, 0.003, 0.01),
 }
+LORA = {"client.trains": "lora(rank=8, on=query|value)+head"}
 COMPRESSIONS = (50.0, 500.0, 5000.0)
 BLOCKS = [f"block{number}" for number in range(1, 7)]
 RANDOM = {"model.fresh": ",".join(["tokens", "positions", "types", "norm", *BLOCKS])}
@@ -57,4 +59,9 @@ def get_comparison(folder: str = "minilm"):
             methods[f"{begun}: {name}"] = Method({**keys, **more}, tune)
     head = {"algorithm": "fedadam", "client.trains": "head"}
     methods["head: FedAdam"] = Method(head, {"server.rate": RATES["head"]})
+    sketches = {"FedAdam": sizes["FedAdam"]}
+    sketches |= {f"SAFL, 1/{c:g}": {"sketch.compression": c} for c in (10.0, 100.0)}
+    for name, keys in sketches.items():
+        tune = {"server.rate": RATES["LoRA"]}
+        methods[f"LoRA: {name}"] = Method({**keys, **LORA}, tune)
     return Comparison(get_config(folder), methods, tuning_rounds=50, widen=2)

@@ -167,6 +167,7 @@ CONFIGS = sorted(
     for path in (pathlib.Path(__file__).parents[2] / "configs").glob("[a-z]*.py")
 )
 COMPARISONS = tuple(name for name in CONFIGS if name.startswith("compare_"))
+MORE = ("safl_claims", "finetune", "finetune_minilm", "private_minilm", "scaling")
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -184,7 +185,7 @@ def test_config_files_keep_to_the_keys_of_the_defaults(name):
             assert set(config[group]) == set(value)
 
 
-@pytest.mark.parametrize("name", [*COMPARISONS, "safl_claims", "finetune", "scaling"])
+@pytest.mark.parametrize("name", [*COMPARISONS, *MORE])
 def test_all_methods_of_a_comparison_are_legal_configs_with_legal_grids(name):
     module = importlib.import_module(f"configs.{name}")
     if name == "scaling":
