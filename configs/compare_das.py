@@ -2,7 +2,8 @@
 
 Command: python -m launch.compare --config=configs/compare_das.py:fashion_mnist,100 \
 --workdir=/tmp/das_table1 --data_dir=DATA
-Expect: the tables of results/das_table1 and, for features, results/das_features.
+Expect: tables like those of results/das_table1 and, for features, results/das_features,
+whose clients were dealt anew for each seed.
 
 The argument after the colon is the data and the rounds K, which the paper does not
 state. The data are fashion_mnist, features, or pretrained (features of a pretrained

@@ -5,7 +5,8 @@ Command: python -m launch.compare --config=configs/compare_fedsketch.py \
 Command: python -m launch.compare \
 --config=configs/compare_fedsketch.py:classes,5,20x40 \
 --workdir=/tmp/fedsketch_part --data_dir=DATA
-Expect: results/fedsketch; the first takes 3 hours of one core. At 50x100, tau=5, iid
+Expect: tables like those of results/fedsketch, whose searches were narrower and took 3
+hours. At 50x100, tau=5, iid
 FS-HEAPRIX has 98.5, FS-PRIVIX 98.5, FedAvg 98.7.
 
 The argument after the colon selects settings: iid or classes (a device has two of the

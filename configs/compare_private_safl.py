@@ -2,7 +2,8 @@
 
 Command: python -m launch.compare --config=configs/compare_private_safl.py \
 --workdir=/tmp/private_safl --data_dir=DATA
-Expect: the table of results/private_safl.
+Expect: a table like that of results/private_safl, whose clients were dealt anew
+for each seed.
 
 1000 clients have 60 images each, and 200 of them take part in a round. The model is an
 MLP of 199,210 parameters. Messages are normalised, noise is added in sketch space, and

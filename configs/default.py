@@ -138,7 +138,8 @@ def get_config() -> ConfigDict:
     config.sketch.masking = False  # momentum forgets too, for fetchsgd
     config.sketch.window = 0  # rounds that fetchsgd keeps errors for; 0: all
     config.sketch.query = "privix"  # or heaprix: exact heavy values; for fedsketch*
-    # heavy values: m of heaprix, k of fetchsgd, sketched_sgd; 0: a row's columns
+    # heavy values: m of heaprix, k of fetchsgd, sketched_sgd; 0: a row's columns, or
+    # a fiftieth of them for fetchsgd with forget=subtract
     config.sketch.heavy = 0
     # what fills up too few heavy values: random, as printed; top: largest estimates;
     # empty: as in the code of the method's authors

@@ -7,9 +7,10 @@ Command: python -m launch.compare --config=configs/finetune_minilm.py:minilm \
 
 The argument after the colon is the folder of the model (see docs/finetuning.md). The
 first command trains with SAFL, with messages 500 times smaller than the model. The
-second has the setting of Chen et al., Figure 3 (five clients, two local steps of 32
-sentences). It compares FedAdam and SAFL at three sizes, the same with random weights,
-FedAdam of the head alone, and low-rank factors with and without a sketch.
+second has five clients, as Chen et al., Figure 3, and two local steps of 32 sentences
+(the paper: batches of 128). It compares FedAdam and SAFL at three sizes, the same with
+random weights, FedAdam of the head alone, and low-rank factors with and without a
+sketch.
 """
 
 from configs import default

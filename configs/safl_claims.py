@@ -4,7 +4,8 @@ Command: python -m launch.train --config=configs/safl_claims.py:cifar10,100x \
 --workdir=/tmp/cifar10_100x --data_dir=DATA
 Command: python -m launch.compare --config=configs/safl_claims.py:sst2 \
 --workdir=/tmp/sst2 --data_dir=DATA
-Expect: the tables of results/safl_cifar10 and results/safl_sst2.
+Expect: tables like those of results/safl_cifar10 and results/safl_sst2, whose searches
+were shorter on SST-2.
 
 The argument after the colon is a task, and for a single run the claim:
   10x, 100x, 1000x, tiny   the size of messages; tiny: 20 and 100 numbers
@@ -16,8 +17,8 @@ The argument after the colon is a task, and for a single run the claim:
 The models are a ResNet of 8 layers (75,290 parameters) and a transformer of 364,418.
 --config.model.size=paper selects the paper's models: a ResNet of 42.5 million
 parameters and BERT-base's shape. The paper has batches of 128, at least 400 and 2000
-numbers per message, and fine-tunes BERT. Here batches are smaller, and initial weights
-are random.
+numbers per message, and does not say whether its BERT was pretrained. Here batches are
+smaller, and initial weights are random.
 """
 
 from configs import default

@@ -5,8 +5,8 @@ python -m launch.reproduce --only=song_trade --workdir=/tmp/again --data_dir=DAT
 
 Each experiment gets its own folder in the workdir. Run the same command again to
 resume: runs, sweeps and comparisons continue, other commands start again. The commands
-are those of results/NAME/README.md. results/README.md compares our numbers with those
-of the papers.
+are those of results/NAME/README.md. results/README.md has the verdicts on the papers'
+claims.
 """
 
 import os
@@ -33,7 +33,7 @@ def main():
     chosen = {name: known[name] for name in ONLY.value or known}
     if LIST.value:
         for name, one in chosen.items():
-            print(f"{name:16} {one.time:12} {one.title}")
+            print(f"{name:16} {one.title} {one.time}.")
         return
     if not WORKDIR.value:
         msg = "Expected --workdir=FOLDER or --list, got neither."
