@@ -1,4 +1,4 @@
-r"""Tests the epsilon that a config claims, by attacks that bound it from below.
+r"""Tests the noise and the accountant of a config by attacks on its privacy.
 
 python -m launch.audit --config=configs/private_safl.py --workdir=/tmp/audit
 python -m launch.audit --config=configs/private_safl.py --workdir=/tmp/audit \
@@ -7,10 +7,12 @@ python -m launch.audit --config=configs/private_safl.py --workdir=/tmp/audit \
 There are two attacks. The first is a game of a few rounds, played many times with a
 client and without it; the attacker tells the two apart. The second is a run of the
 config with canaries, made-up clients whose presence the attacker guesses. Each attack
-gives a lower bound on epsilon. A bound above the claimed epsilon shows that the claim
-is wrong. A bound below it proves nothing. The game reports the delta at which the
-attack does best. The folder gets audit.csv, with a row for each attack. The exit code
-is 0 if no claim is broken, 1 if one is, and 2 for a config that cannot be audited.
+gives a lower bound on epsilon. What is claimed is the accountant's epsilon for this
+attack, and not that of the config. A bound above it contradicts the claim, with the
+confidence of --confidence. A bound below it proves nothing. The game reports the delta
+at which the attack does best. The folder gets audit.csv, with a row for each attack.
+The exit code is 0 if no claim is broken, 1 if one is, and 2 for a config that cannot be
+audited.
 """
 
 import os
@@ -29,8 +31,9 @@ HEAD = COLUMNS.format(
     "", "delta", "claimed", "found", "limit", "conf.", "trials", "seconds"
 )
 LEGEND = (
-    "epsilon claimed by the config, the lower bound found by the attack, and the limit "
-    "of what it can find: it cannot contradict a larger claim"
+    "epsilon that the accountant claims for the attack (not that of the config), the "
+    "lower bound found by the attack, and the limit of what it can find: it cannot "
+    "contradict a larger claim"
 )
 
 CONFIG = parsing.config_flag()
@@ -75,7 +78,7 @@ def main():
         print(
             f"BROKEN: {row.what}: at delta = {row.delta:.2g} epsilon is at least "
             f"{row.found_epsilon:.4g} ({row.confidence:.0%} confidence), but the "
-            f"config claims {rounded_up(row.claimed_epsilon)}"
+            f"accountant claims {rounded_up(row.claimed_epsilon)}"
         )
     for found in short:
         print(f"BROKEN: {found.what}")

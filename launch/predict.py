@@ -18,7 +18,7 @@ from fl_sketch.run import predict
 from launch import command, options
 
 LOAD = options.trained()
-TEXT = flags.DEFINE_string("text", None, "Text to classify.")
+TEXT = flags.DEFINE_multi_string("text", None, "Text to classify. Repeatable.")
 FILE = flags.DEFINE_string("file", None, "File of texts, of an image or of arrays.")
 TOP = flags.DEFINE_integer("top", 3, "Classes to print per input; 0 = all.", 0)
 
@@ -30,7 +30,7 @@ def inputs(trained):
         msg = f"Expected --text or --file, got {' and '.join(given) or 'neither'}."
         raise ValueError(msg)
     if TEXT.value is not None:
-        return [TEXT.value]
+        return TEXT.value
     if FILE.value.endswith(example_files.ENDINGS) or trained.tokenizer is None:
         return example_files.arrays(FILE.value, trained.shape)
     return example_files.lines(FILE.value)

@@ -164,7 +164,8 @@ class Local(NamedTuple):
     """Local work of one client.
 
     Attributes:
-      run: `(server, state, batches, keys) -> Work`.
+      run: `(server, state, batches, keys) -> Work`. The leading axes of `batches` are
+        local steps and the examples of a step.
       init: `(params) -> state` of a client before it is drawn for the first time.
       finish: `(state, delivery) -> state` after a round in which it took part.
     """

@@ -54,7 +54,8 @@ def epsilon(
 ) -> float:
     """Returns the epsilon of `plan` at `delta`; infinite without noise.
 
-    By default the tightest of `ACCOUNTANTS` counts.
+    It is for exact noise and samples; what runs claim is `spent`, which also counts cut
+    tails and cut samples. By default the tightest of `ACCOUNTANTS` counts.
     """
     between(0, 1, delta=delta)
     if not (known := certain(plan, noise_multiplier, accountant)):

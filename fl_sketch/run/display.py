@@ -198,10 +198,10 @@ def row(values: Mapping[str, Any]) -> str:
     values = rows.plain(values)
     own = (name for name in rows.measured(values) if name.startswith("test_"))
     scores = [float(values[name]) for name in own if name != "test_loss"]
-    loss = values["train_loss"]  # NaN: none of these rounds had a client
+    loss = values["train_loss"]  # NaN or, of JSON, None: none of the clients told it
     cells = (
         values["round"],
-        None if math.isnan(loss) else loss,
+        None if loss is None or math.isnan(loss) else loss,
         values["test_loss"],
         *scores,
         rows.megabytes(values["bytes_up_total"]),

@@ -145,10 +145,11 @@ def _facts(promise: Mapping[str, Any]) -> str:
     """Returns a list of what the guarantee is about and how sums were formed."""
     unit, rate = promise["unit"], promise["sampling_rate"]
     site = ", which is a site with all its data" * promise["sums"].endswith("network")
+    within = " batches of a client's examples" * (unit == "example")
     facts = {
         "Unit": f"{unit}{site}, at delta = {promise['delta']!r}",
         "Neighbours": NEIGHBOURS[promise["relation"]].format(unit=unit),
-        "Sampling": f"{promise['sampling']}, rate {rate:.4g}",
+        "Sampling": f"{promise['sampling']}{within}, rate {rate:.4g}",
         "Sums": SUMS[promise["sums"]],
         "Noise": ADDED[promise["noise"]],
         "Source of noise": f"{promise['noise_from']}, not the seed of the config",
@@ -207,7 +208,8 @@ def _towards(promise: Mapping[str, Any]) -> str:
             f"dropped out or shown an observer their shares, as a client knows its own."
         )
     if promise["sampling"] != "everyone":
-        text += " It does not hold towards a server that knows who took part."
+        text += " It does not hold towards who knows who took part, as a server does, "
+        text += "and in masked sums every client of the round."
     return text
 
 

@@ -55,6 +55,8 @@ def test_a_text_has_its_classes_by_name_the_most_probable_first(trained, tmp_pat
     assert found == said + "\n"
     (tmp_path / "lines.txt").write_text(f"a film\n{text}\n")
     found = printed("launch.predict", workdir, f"--file={tmp_path / 'lines.txt'}")
+    texts = "--text=a film", f"--text={text}"
+    assert printed("launch.predict", workdir, *texts) == found
     assert len(found.splitlines()) == 2
     assert found.splitlines()[1].startswith(said.replace("1", "2", 1))
     assert all(name in line for line in found.splitlines() for name in names)

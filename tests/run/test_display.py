@@ -43,6 +43,8 @@ def test_a_loss_of_no_client_is_a_dash_in_the_table():
         "-",
     ]
     assert "0.7500" in display.row(values | {"train_loss": 0.75})
+    kept = display.row(values | {"train_loss": None})  # as summary.json has it
+    assert kept == display.row(values)
 
 
 @pytest.mark.parametrize("download", ["messages", "model"])
