@@ -64,7 +64,9 @@ def tuned_in(
     longest = each.index(max(each))
     whole, found = each[longest] * _compression(configs[longest]), []
     for row, size, config in zip(known_rows, each, configs, strict=True):
-        if not row["chosen"] or math.isnan(whole):
+        part = config.client.trains != "all"  # whose size is not that of the model
+        shorter = _compression(config) if part else whole / size
+        if not row["chosen"] or math.isnan(shorter):
             continue
         pairs = (word.split("=") for word in row["chosen"].split())
         chosen = {key: float(value) for key, value in pairs}
@@ -73,7 +75,7 @@ def tuned_in(
         found.append(
             Tuned(
                 method_of(config),
-                whole / size,
+                shorter,
                 chosen,
                 {key: known[key] for key in others},
                 row["method"],
@@ -95,7 +97,7 @@ def _compression(config: ConfigDict) -> float:
 
 
 def method_of(config: ConfigDict) -> str:
-    """Returns the method of a config: its algorithm, and its server or its query.
+    """Returns the method of a config: its algorithm, server, query and trained part.
 
     >>> from configs import quickstart
     >>> method_of(quickstart.get_config())
@@ -107,6 +109,8 @@ def method_of(config: ConfigDict) -> str:
         parts.append(optimizer)
     if "sketch.query" in arguments.read_by(config):
         parts.append(config.sketch.query)
+    if config.client.trains != "all":
+        parts.append(config.client.trains.partition("(")[0])
     return ", ".join([algorithm, *parts])
 
 

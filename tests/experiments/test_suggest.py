@@ -71,6 +71,26 @@ def test_messages_are_as_many_times_shorter_than_the_model(keys, shorter, tmp_pa
     assert [one.shorter for one in found] == shorter
 
 
+@pytest.mark.parametrize(
+    ("keys", "rows"),
+    [
+        ({"algorithm": "fedadam"}, [("fedopt, adam, lora", 1)]),
+        ({"algorithm": "safl"}, [("safl, adam, lora", 10)]),
+        ({"algorithm": "safl", "sketch.numbers": 7}, []),
+    ],
+)
+def test_messages_of_a_part_are_compared_with_the_part(keys, rows, tmp_path):
+    text = "long,0.9,4000,10,server.rate=1\npart,0.9,4,10,server.rate=1\n"
+    (tmp_path / "standings.csv").write_text(
+        "method,accuracy,bytes_up,rounds,chosen\n" + text
+    )
+    part = {"client.trains": "lora(rank=2, on=dense1)", "sketch.compression": 10.0}
+    methods = {"long": Method({"algorithm": "fedadam"}), "part": Method(part | keys)}
+    compared = Comparison(default.get_config(), methods)
+    _, *found = suggest.tuned_in(tmp_path, compared, results=tmp_path)
+    assert [(one.method, one.shorter) for one in found] == rows
+
+
 def test_a_config_gets_those_of_its_method_the_nearest_first(found):
     head, *lines = suggest.lines(config_of("safl"), 50.0, found)
     assert "safl, adam" in head and len(lines) == 1
