@@ -4,7 +4,7 @@ Command: python -m launch.train --config=configs/finetune.py:cifar10 \
 --workdir=/tmp/before --data_dir=DATA
 Command: python -m launch.compare --config=configs/finetune.py:cifar10 \
 --workdir=/tmp/finetune --data_dir=DATA --set=model.init_from=/tmp/before
-Command: python -m launch.compare --config=configs/finetune.py:cifar10,fresh \
+Command: python -m launch.compare --config=configs/finetune.py:shakespeare,fresh \
 --workdir=/tmp/fresh --data_dir=DATA
 Expect: the tables of results/finetune.
 
