@@ -81,7 +81,7 @@ def get_config() -> ConfigDict:
     config.cohort = ConfigDict()
     config.cohort.sampling = "fixed"  # or poisson, replacement, everyone
     config.cohort.size = 10  # clients per round; for poisson, on average
-    config.cohort.dropout = 0.0  # share of the cohort that does not answer
+    config.cohort.dropout = 0.0  # probability that a client does not answer
     # a csv file of client, first, last: the rounds in which it is there, from 1 on
     config.cohort.available = ""
     config.cohort.period = 0  # rounds after which the file repeats; 0: all rounds
@@ -100,7 +100,7 @@ def get_config() -> ConfigDict:
 
     config.client = ConfigDict()
     config.client.rate = 0.1  # eta of the local steps
-    # any optimizer of optax by its name there, with options, such as
+    # an optimizer of optax by its name there, with options, such as
     # sgd(momentum=0.9) or adamw; FILE.py:NAME, a function of the rate
     config.client.optimizer = "sgd"
     # what trains; the rest stays as in model.init_from: all, head (the last layer), or
@@ -114,7 +114,7 @@ def get_config() -> ConfigDict:
     config.client.batches = "fresh"
     config.client.decay = 1.0  # of both rates, between rounds; for dp_fedavg
     config.client.proximal = 0.0  # mu of FedProx, for fedavg
-    config.client.gain = 1.0  # of gradient tracking, times 1/(K eta); FedSKETCH: eta
+    config.client.gain = 1.0  # of gradient tracking, a factor of 1/(K eta)
     config.client.clip = 0.0  # tau: norm to which safl clips updates; 0: no clipping
 
     config.server = ConfigDict()
@@ -146,7 +146,8 @@ def get_config() -> ConfigDict:
     # what fills up too few heavy values: random, as printed; top: largest estimates;
     # empty: as in the code of the method's authors
     config.sketch.heavy_fill = ""
-    # exact; fresh: unbiased; estimated: in one exchange
+    # of heaprix: exact, in a second exchange of m numbers; fresh: also with a second
+    # sketch for the rest, unbiased; estimated: from the first sketch, in one exchange
     config.sketch.heavy_values = "exact"
 
     config.compressor = ConfigDict()

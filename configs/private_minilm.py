@@ -1,4 +1,4 @@
-"""Private fine-tuning of MiniLM on SST-2, at epsilon 8 for each client.
+"""Private fine-tuning of MiniLM on SST-2, at epsilon 8 for each client (simulated).
 
 Command: python -m launch.train --config=configs/private_minilm.py:minilm \
 --workdir=/tmp/private_minilm --data_dir=DATA
@@ -9,7 +9,8 @@ The argument after the colon is the folder of the model (see docs/finetuning.md)
 clients have 13 or 14 sentences each, and about 40 of them take part in a round. The
 first command trains low-rank factors with SAFL, with messages of a tenth of their
 numbers. The second compares this with no sketch, with the head alone, and with no
-privacy.
+privacy. The noise follows from the seed and protects no one:
+--config.privacy.randomness=system makes a run private.
 """
 
 from configs import default

@@ -28,7 +28,7 @@ PLATFORM = flags.DEFINE_enum("platform", "tpu", ["tpu", "cuda"], "Target platfor
 DEVICES = flags.DEFINE_integer("devices", 1, "Number of GPUs, for --platform=cuda.")
 MOST = flags.DEFINE_bool("most", False, "Search for the most clients at a time.")
 OUT = flags.DEFINE_string("out", None, "csv file to append a row to.")
-NAME = flags.DEFINE_string("name", "", "Name of that row.")
+NAME = flags.DEFINE_string("name", "", "Name of the row that --out gets.")
 DATA_DIR = options.data_dir()
 flags.mark_flag_as_required("config")
 OFF_CHIPS = {"data": "streamed", "clients": "host"}  # on the host in a run

@@ -24,7 +24,9 @@ def require(argv: Sequence[str]) -> None:
                 path.relative_to(clone.ROOT) for path in clone.ROOT.glob("configs/*.py")
             )
             near = validate.nearest(found[1], [*map(str, ours)])
-            msg = f"Expected config to name a Python file, got config={found[1]}.{near}"
+            none = ", which does not exist" * (not file.exists())
+            msg = f"Expected config to name a Python file, got config={found[1]}{none}."
+            msg += near
             raise ValueError(msg)
         with untrusted_files.reading(file, "to be a Python file"):
             names = _names(ast.parse(file.read_bytes(), file.name))

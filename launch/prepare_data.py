@@ -40,7 +40,8 @@ def prepare(name: str) -> None:
     seconds = time.perf_counter() - begin
     shape = splits.train.inputs.shape[1:] or "text"
     counts = f"{len(splits.train.targets)} training and {len(splits.test.targets)} test"
-    print(f"{name}: {counts} examples, {shape}, {splits.classes} classes")
+    targets = "speakers" if name == "shakespeare" else "classes"
+    print(f"{name}: {counts} examples, {shape}, {splits.classes} {targets}")
     megabytes = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
     print(f"  {megabytes:6.1f} MB in {seconds:5.1f} s  {folder}")
     for file, checksum in (cache.origin(folder) or {}).items():

@@ -65,7 +65,8 @@ def lines(path: str | os.PathLike) -> list[str]:
 def _there(path: str | os.PathLike) -> pathlib.Path:
     file = pathlib.Path(path).expanduser()
     if not file.is_file():
-        msg = f"Expected file to name a file, got file={path}."
+        none = ", which does not exist" * (not file.exists())
+        msg = f"Expected file to name a file, got file={path}{none}."
         raise FileNotFoundError(msg)
     return file
 

@@ -234,7 +234,7 @@ def _costs(config: ConfigDict, task: Task) -> list[str]:
     followed = round(prices.follow.missed * rounds_away) + prices.follow.always
     down = followed if prices.followed else prices.model
     text = [
-        f"{facts['algorithm']}: {facts['model']} of {facts['d']} parameters on "
+        f"{facts['algorithm']}: {facts['model']} of {display.size(facts)} on "
         f"{facts['dataset']}, {clients} of {config.data.clients} clients per round",
         f"upload: {display.message(facts)}",
     ]
@@ -242,12 +242,16 @@ def _costs(config: ConfigDict, task: Task) -> list[str]:
         return text
     if up is None:
         return [*text, "per round: the bytes depend on the round"]
-    in_all, about = config.rounds * clients, "about " * prices.followed
+    in_all = config.rounds * clients
+    fetched = config.data.clients * prices.in_a_run(config.rounds, rounds_away)
+    fetched += in_all * prices.heard
+    extra = prices.followed or prices.once
+    about, first = "about " * bool(extra), ", first downloads included" * bool(extra)
     return [
         *text,
         f"per round: {clients * up} bytes up, {about}{clients * down} down; "
         f"{config.rounds} rounds: {rows.sized(in_all * up)} up, "
-        f"{about}{rows.sized(in_all * down)} down",
+        f"{about}{rows.sized(fetched)} down{first}",
     ]
 
 

@@ -279,9 +279,9 @@ def _matched(outputs, targets, weights, kind: str):
         shape = outputs.shape[:-1]
         if not jnp.issubdtype(targets.dtype, jnp.integer) or targets.shape != shape:
             msg = (
-                f"Expected integer labels of shape {shape}, the model's, got "
-                f"{targets.dtype} of shape {targets.shape}: loss=binary is for several "
-                "labels of an example, and others for numbers."
+                f"Expected integer labels of shape {shape}, since the model's outputs "
+                f"have {outputs.shape}, got {targets.dtype} of shape {targets.shape}: "
+                "check the outputs; loss=binary is for several labels of an example."
             )
             raise ValueError(msg)
         return outputs, targets, _weights(weights, shape)

@@ -45,7 +45,7 @@ def lines(
         f"messages of {numbers} numbers, {lattice.padded(numbers)} as integers, whose "
         f"noise is drawn by {whose}:"
     )
-    yield ROW.format("", "noise multiplier", "error", "bytes a message")
+    yield ROW.format("", "noise multiplier", "rms error", "bytes a message")
     size = str(FLOAT_BYTES * numbers)
     yield ROW.format("floats, Gaussian", rounded_up(floats, 6), "1", size)
     for kind in lattice.KINDS if shared else (lattice.OF_SERVER,):

@@ -88,9 +88,9 @@ def require(plan: Plan, accountant: str) -> None:
     fixed = plan.sampling == "fixed"
     if fixed and plan.relation != "replace_one":
         msg = (
-            "Expected relation=replace_one with sampling=fixed, got "
-            f"relation={plan.relation!r}: set relation=replace_one, or draw poisson "
-            "cohorts, of which no one knows the size."
+            "Expected relation=replace_one with samples of a fixed size (cohorts, or "
+            f"batches of unit=example), got relation={plan.relation!r}: set "
+            "relation=replace_one, or draw poisson cohorts for unit=client."
         )
         raise ValueError(msg)
     if fixed:

@@ -40,7 +40,7 @@ def plan(config: ConfigDict, task: Task) -> list[str]:
     """Returns lines on the task of a config, before it is compiled."""
     facts = task.facts
     return [
-        f"{facts['algorithm']}: {facts['model']} of {_size(facts)} on "
+        f"{facts['algorithm']}: {facts['model']} of {size(facts)} on "
         f"{facts['dataset']}, {facts['clients']} clients, {devices(facts['devices'])}",
         f"  upload: {message(facts)}{_up_each(facts)}",
         f"  {_network(task)}",
@@ -53,7 +53,7 @@ def plan(config: ConfigDict, task: Task) -> list[str]:
     ]
 
 
-def _size(facts: Mapping[str, Any]) -> str:
+def size(facts: Mapping[str, Any]) -> str:
     """Returns the number of parameters that are trained, and of those that are not."""
     still = f" (and {facts['frozen']} frozen)" if "frozen" in facts else ""
     return f"{facts['d']} parameters{still}"
@@ -153,8 +153,8 @@ def _how(guarantee, asked: int) -> list[str]:
         f"{plan.relation}, accountant {guarantee.accountant}, noise multiplier "
         f"{guarantee.noise_multiplier:.4g}{bits}, {many} noised "
         f"sum{'s' * (many > 1)} per round",
-        f"  {SECRET[guarantee.randomness]}; the guarantee does not cover train loss "
-        "and bytes: do not publish them",
+        f"  {SECRET[guarantee.randomness]}; the guarantee does not cover train loss, "
+        "bytes and rounds/s: do not publish them",
     ]
 
 
@@ -168,8 +168,9 @@ def _down(prices) -> str:
     more = f" and {follow.always / 1e3:.4g} kB per round" * bool(follow.always)
     whole = "the whole model" + " and server state" * bool(follow.begin)
     return (
-        f"{missed / 1e3:.4g} kB for each round since the client last took part{more}, "
-        f"at most {most / 1e3:.4g} kB ({whole}){once}"
+        f"{prices.params / 1e3:.4g} kB at first, then {missed / 1e3:.4g} kB for each "
+        f"round since the client last took part{more}, at most {most / 1e3:.4g} kB "
+        f"({whole}){once}"
     )
 
 

@@ -25,6 +25,7 @@ from fl_sketch.engine.rounds import compile_rounds
 from fl_sketch.engine.task import Task
 from fl_sketch.models import huggingface
 from fl_sketch.run.setup import Setup, prepare
+from fl_sketch.transforms import lora
 from fl_sketch.workdir import secrets
 
 TIMED = 100  # rounds that are timed together
@@ -160,7 +161,9 @@ def facts_of(setup: Setup) -> dict[str, Any]:
     config, talk, prices = setup.config, setup.talk, setup.prices
     sent, d = sum(talk.sent), trees.size(trees.trained(setup.params))
     row = host_states.row_bytes(setup.algorithm(setup.numbers), setup.params)
-    frozen = sum(leaf.size for leaf in jax.tree.leaves(trees_of(setup.constants)))
+    leaves = jax.tree.leaves_with_path(trees_of(setup.constants))
+    parameters = (leaf for path, leaf in leaves if lora.SCALE not in str(path[-1]))
+    frozen = sum(leaf.size for leaf in parameters)
     return {
         "algorithm": config.algorithm,
         "dataset": config.data.name,

@@ -168,9 +168,10 @@ def beyond(
 
 def _axis(legal: Mapping[str, Any], line: str, flag: str) -> Axis:
     key, _, text = line.partition("=")
+    more = ",VALUE" * (flag == "over")
     if key not in legal:
         near = validate.nearest(key, tuple(legal))
-        msg = f"Expected --{flag}=KEY=VALUE,VALUE with a key of the config, got "
+        msg = f"Expected --{flag}=KEY=VALUE{more} with a key of the config, got "
         raise ValueError(msg + f"--{flag}={line}.{near}")
     kind = type(legal[key])
     texts = BETWEEN.split(text) if flag == "over" else [text]
@@ -179,7 +180,7 @@ def _axis(legal: Mapping[str, Any], line: str, flag: str) -> Axis:
     except (ValueError, KeyError):
         values = ()
     if not values or "" in values:
-        msg = f"Expected --{flag}={key}= and {kind.__name__} values, got "
+        msg = f"Expected --{flag}={key}=VALUE{more} with {kind.__name__}, got "
         raise ValueError(msg + f"--{flag}={line}.")
     if len(set(values)) < len(values):
         msg = f"Expected different values of {key}, got --{flag}={line}."

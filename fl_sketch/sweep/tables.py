@@ -231,7 +231,7 @@ def standings_table(rows: Sequence[Row]) -> list[list[str]]:
             whole = " (of the search)" * ("searched" in row)
             line.append(f"{epsilon}{mark(row['randomness'])}{whole}")
         elif private:
-            line.append("all")
+            line.append("none")
         cells.append([*line, row["chosen"]])
     return cells
 

@@ -170,7 +170,9 @@ def _others(promise: Mapping[str, Any]) -> str:
     epsilon = "no finite epsilon" if both["epsilon"] is None else _up(both["epsilon"])
     return (
         f"The same data were used for other runs. All {both['runs']} counted runs "
-        f"together spent (epsilon, delta) = ({epsilon}, {both['delta']!r}).\n\n"
+        f"together spent (epsilon, delta) = ({epsilon}, {both['delta']!r}). This total "
+        "is a guarantee only if these runs were planned in advance. Runs in other "
+        "folders are not in it.\n\n"
     )
 
 

@@ -40,8 +40,8 @@ from fl_sketch.workdir.origin import SIDECAR
 ROUND = "state/server/round"  # in a checkpoint
 NETWORK = "network/run"  # in the folder of a run of `fl_sketch.network`
 SHUFFLED = (
-    "{}, against who can predict a shuffle of which only the seed is cryptographic: "
-    "towards such an attacker epsilon is at most {}"
+    "{}, if an attacker can predict the shuffle: its seed is secret, but it is a fast "
+    "hash and no cipher. Towards such an attacker epsilon is at most {}"
 )
 PACKAGES = ("jax", "numpy", "dp-accounting")
 ROUNDING = 1e-6  # of an epsilon that is counted again

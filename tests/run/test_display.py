@@ -57,4 +57,6 @@ def test_a_plan_says_what_a_client_downloads(download):
         task.known.prices.fetched(last, 0, 10**6) / 1e3 for last in (0, 10**6 - 1)
     )
     assert sizes[-1] == pytest.approx(late, rel=1e-3)
-    assert sizes[0] == pytest.approx(soon, rel=1e-3)
+    assert sizes[-2:][0] == pytest.approx(soon, rel=1e-3)
+    new = task.known.prices.fetched(-1, 0, 0) / 1e3
+    assert sizes[0] == pytest.approx(new, rel=1e-3)
