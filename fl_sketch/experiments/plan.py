@@ -243,8 +243,10 @@ def _costs(config: ConfigDict, task: Task) -> list[str]:
     if up is None:
         return [*text, "per round: the bytes depend on the round"]
     in_all = config.rounds * clients
-    fetched = config.data.clients * prices.in_a_run(config.rounds, rounds_away)
-    fetched += in_all * prices.heard
+    fetched = in_all * down + prices.once * min(config.data.clients, in_all)
+    if prices.followed:
+        in_a_run = prices.in_a_run(config.rounds, rounds_away)
+        fetched = config.data.clients * in_a_run + in_all * prices.heard
     extra = prices.followed or prices.once
     about, first = "about " * bool(extra), ", first downloads included" * bool(extra)
     return [

@@ -47,6 +47,14 @@ def test_the_bytes_planned_are_the_bytes_sent():
     assert sent in lines(**changes)
 
 
+def test_first_downloads_are_in_the_forecast():
+    changes = {"rounds": 12, "download": "messages"}
+    (row,) = rows_of(eval_every=12, **changes)
+    text = "\n".join(lines(**changes))
+    (found,) = re.findall(r"about ([\d.]+) MB down, first downloads included", text)
+    assert float(found) == pytest.approx(row["bytes_down_total"] / 1e6, rel=0.1)
+
+
 @pytest.mark.parametrize(
     ("changes", "constants", "found"),
     [

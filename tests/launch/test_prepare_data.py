@@ -34,7 +34,7 @@ def test_it_prints_what_it_made_where_and_from_what(folder, tmp_path):
     for file in raw.SOURCES["mnist"].files:
         (line,) = [line for line in lines if line.endswith(f"  {file}")]
         assert f"{line.split()[0]}  ./{file}" in listed
-    assert "shakespeare: 14 training and 3 test examples, text, 3 classes" in lines
+    assert "shakespeare: 14 training and 3 test examples, text, 3 speakers" in lines
 
 
 def test_it_reads_again_what_is_spoilt(folder, tmp_path):

@@ -38,7 +38,7 @@ def test_a_shuffle_is_named_where_it_decides_what_the_accountant_takes_as_secret
         for noise in ("central", "distributed", "skellam"):
             text = model_page._how(promise | {"noise": noise})
             knows = noise != "central" and sampling != "everyone"
-            assert ("a server that knows who took part" in text) == knows
+            assert ("towards who knows who took part" in text) == knows
 
 
 @pytest.mark.parametrize("noise", ["distributed", "skellam", "local"])
