@@ -23,9 +23,8 @@ def get_config() -> ConfigDict:
     config.checkpoint_every = 50  # rounds between checkpoints; the last is saved too
     config.checkpoint_keep = 2  # how many are kept; 0: all, for launch.spectrum
     config.download = "cheapest"  # or model; messages: those that a client missed
-    config.seed = (
-        0  # of all randomness; of private runs: of sketches and initial weights
-    )
+    # of all randomness; of private runs: of sketches and initial weights
+    config.seed = 0
 
     config.data = ConfigDict()
     # digits, mnist, fashion_mnist, cifar10, sst2, shakespeare; synthetic/N: N generated
