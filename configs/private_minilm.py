@@ -13,7 +13,7 @@ privacy. The noise follows from the seed and protects no one:
 --config.privacy.randomness=system makes a run private.
 """
 
-from configs import default
+from configs import finetune_minilm
 from fl_sketch.sweep.comparison import Comparison, Method
 
 LORA = "lora(rank=4, on=query|value)+head"
@@ -26,16 +26,12 @@ def get_config(folder: str = "minilm"):
     Args:
       folder: the folder with the pretrained model.
     """
-    config = default.get_config()
-    config.algorithm, config.rounds = "safl", 100
-    config.eval_every = config.checkpoint_every = 25
-    config.data.name, config.data.length = "sst2", 32
+    config = finetune_minilm.get_config(folder)
     config.data.clients = 5000
     config.cohort.sampling, config.cohort.size = "poisson", 40
-    config.model.name = f"hf/{folder}"
     config.client.trains = LORA
-    config.client.rate, config.client.steps, config.client.batch = 0.03, 1, 4
-    config.server.rate = 0.003
+    config.client.steps, config.client.batch = 1, 4
+    config.server.rate, config.server.schedule = 0.003, "constant"
     config.sketch.compression = 10.0
     config.privacy.bound = "normalise"
     config.privacy.target_epsilon = 8.0

@@ -3,7 +3,8 @@
 A row of standings.csv has the values that were chosen on a grid. What it does not have,
 the algorithm and the rates that were not tuned, its comparison's config says. How many
 times shorter than the model the messages were is a ratio of bytes in the same file, to
-a method without a sketch or with a known ratio.
+a method without a sketch or with a known ratio. Where a part of the model trains, the
+config says it.
 """
 
 import math
@@ -31,7 +32,8 @@ class Tuned(NamedTuple):
 
     Attributes:
       method: the algorithm, with what of its config makes it another method.
-      shorter: how many times shorter its messages were than the model.
+      shorter: how many times shorter its messages were than the model, or than the part
+        of it that trained.
       chosen: the keys that were tuned, with their best values.
       fixed: rates that the algorithm reads and that were not tuned.
       name: the name of the row.

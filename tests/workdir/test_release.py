@@ -300,7 +300,6 @@ def test_examples_are_promised_what_was_counted_for_them(tmp_path):
     assert promise["not_protected"][-1] == "how many examples a client has"
     page = (tmp_path / "out/MODEL.md").read_text()
     assert "- Sampling: fixed batches of a client's examples, rate 0.2857." in page
-    page = (tmp_path / "out/MODEL.md").read_text()
     assert "private per example. " in page and "counted 10 such sums" in page
     assert "if this example of a client had been any other" in page
     assert "Every example's gradient was bounded" in page and "no other party" in page
