@@ -24,7 +24,7 @@ from fl_sketch.workdir import rows
 from fl_sketch.workdir.tables import markdown
 
 STANDINGS = "standings.csv"
-HEAD = ("method", "times shorter", "tuned", "not tuned")
+RATES = ("client.rate", "server.rate")  # with a column each in the table
 
 
 class Tuned(NamedTuple):
@@ -163,20 +163,21 @@ def _unmeasured(algorithm: str, ratio: float, found: Sequence[Tuned]) -> str:
 
 
 def table(found: Iterable[Tuned]) -> list[str]:
-    """Returns the lines of a table of all methods, in Markdown."""
+    """Returns the lines of a table of all methods, in Markdown.
+
+    A rate that no comparison tuned has a star.
+    """
     groups: dict[str, list[Tuned]] = defaultdict(list)
     for one in found:
         groups[one.method].append(one)
-    cells = [
-        (
-            f"`{method}`",
-            _range([float(_times(one.shorter)) for one in group]),
-            _ranges([one.chosen for one in group]),
-            _ranges([one.fixed for one in group]),
-        )
-        for method, group in sorted(groups.items())
-    ]
-    return markdown([HEAD, *cells])
+    cells = []
+    for method, group in sorted(groups.items()):
+        keys = dict.fromkeys(key for one in group for key in one.chosen)
+        others = (f"{key} {_values(key, group)}" for key in keys if key not in RATES)
+        times = _range([float(_times(one.shorter)) for one in group])
+        rates = [_values(key, group) for key in RATES]
+        cells.append((f"`{method}`", times, *rates, ", ".join(others)))
+    return markdown([("method", "times shorter", *RATES, "others"), *cells])
 
 
 def _algorithm(method: str) -> str:
@@ -192,14 +193,12 @@ def _words(values: dict[str, float]) -> str:
     return ", ".join(f"{key}={value:g}" for key, value in values.items())
 
 
-def _ranges(groups: Sequence[dict[str, float]]) -> str:
-    """Returns the least and the largest value of each key."""
-    keys = dict.fromkeys(key for values in groups for key in values)
-    parts = []
-    for key in keys:
-        known = [values[key] for values in groups if key in values]
-        parts.append(f"{key} {_range(known)}")
-    return ", ".join(parts)
+def _values(key: str, group: Sequence[Tuned]) -> str:
+    """Returns the least and the largest value of a key; a star: it was not tuned."""
+    if tuned := [one.chosen[key] for one in group if key in one.chosen]:
+        return _range(tuned)
+    fixed = [one.fixed[key] for one in group if key in one.fixed]
+    return f"{_range(fixed)}*" if fixed else ""
 
 
 def _range(values: Sequence[float]) -> str:
