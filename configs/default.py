@@ -113,7 +113,8 @@ def get_config() -> ConfigDict:
     config.client.batches = "fresh"
     config.client.decay = 1.0  # of both rates, between rounds; for dp_fedavg
     config.client.proximal = 0.0  # mu of FedProx, for fedavg
-    config.client.gain = 1.0  # of gradient tracking, a factor of 1/(K eta)
+    # of gradient tracking, a factor of 1/(K eta); with a sketch 0.01 to 0.03
+    config.client.gain = 1.0
     config.client.clip = 0.0  # tau: norm to which safl clips updates; 0: no clipping
 
     config.server = ConfigDict()
@@ -143,7 +144,7 @@ def get_config() -> ConfigDict:
     # a fiftieth of them for fetchsgd with forget=subtract
     config.sketch.heavy = 0
     # what fills up too few heavy values: random, as printed; top: largest estimates;
-    # empty: as in the code of the method's authors
+    # empty: random, but top for sketched_sgd, as in its authors' code
     config.sketch.heavy_fill = ""
     # of heaprix: exact, in a second exchange of m numbers; fresh: also with a second
     # sketch for the rest, unbiased; estimated: from the first sketch, in one exchange
@@ -159,7 +160,9 @@ def get_config() -> ConfigDict:
     # source of noise, cohorts and batches: the operating system; seed: a simulation
     config.privacy.randomness = "system"
     config.privacy.bound = "none"  # of a client's message: clip, normalise, adaptive
-    config.privacy.threshold = 1.0  # C; for private_sketching of an example's gradient
+    # C; for dp_fedavg and dp_normfedavg of update / client.rate, for private_sketching
+    # of an example's gradient
+    config.privacy.threshold = 1.0
     config.privacy.noise_multiplier = 0.0  # z: the noise on a sum, divided by C
     # chooses z; if noise_multiplier is given, stops the run before it is exceeded
     config.privacy.target_epsilon = 0.0

@@ -165,7 +165,7 @@ def _unmeasured(algorithm: str, ratio: float, found: Sequence[Tuned]) -> str:
 def table(found: Iterable[Tuned]) -> list[str]:
     """Returns the lines of a table of all methods, in Markdown.
 
-    A rate that no comparison tuned has a star.
+    A rate that most comparisons did not tune has a star.
     """
     groups: dict[str, list[Tuned]] = defaultdict(list)
     for one in found:
@@ -194,11 +194,11 @@ def _words(values: dict[str, float]) -> str:
 
 
 def _values(key: str, group: Sequence[Tuned]) -> str:
-    """Returns the least and the largest value of a key; a star: it was not tuned."""
-    if tuned := [one.chosen[key] for one in group if key in one.chosen]:
-        return _range(tuned)
+    """Returns the least and the largest value of a key; a star: mostly not tuned."""
+    tuned = [one.chosen[key] for one in group if key in one.chosen]
     fixed = [one.fixed[key] for one in group if key in one.fixed]
-    return f"{_range(fixed)}*" if fixed else ""
+    star = "*" * (len(fixed) > len(tuned))
+    return f"{_range(tuned or fixed)}{star}" if tuned or fixed else ""
 
 
 def _range(values: Sequence[float]) -> str:
