@@ -12,9 +12,9 @@ from fl_sketch.engine.loop import NotFinite as NotFinite
 from fl_sketch.engine.loop import Stopped as Stopped
 from fl_sketch.engine.mesh import AXIS as AXIS
 from fl_sketch.engine.mesh import MODEL as MODEL
+from fl_sketch.engine.mesh import chunk_size as chunk_size
 from fl_sketch.engine.mesh import compiler_options as compiler_options
 from fl_sketch.engine.mesh import cores as cores
-from fl_sketch.engine.mesh import default_chunk as default_chunk
 from fl_sketch.engine.mesh import layout as layout
 from fl_sketch.engine.mesh import mesh_over as mesh_over
 from fl_sketch.engine.mesh import name_of as name_of

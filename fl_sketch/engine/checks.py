@@ -243,10 +243,19 @@ def require_fitting(algorithm: Algorithm, sampler: Sampler) -> None:
         raise ValueError(msg)
 
 
-def require_weights(traffic: Traffic, sampler: Sampler) -> None:
-    """Raises where the server's step needs the weight of all clients, unknown here."""
-    some = sampler.size < sampler.population
-    if traffic.counts and sampler.weight is None and some:
+def require_cohorts(traffic: Traffic, sampler: Sampler) -> None:
+    """Raises for cohorts of which states of clients or of the server are not true.
+
+    Of a client that is drawn twice only one state would be kept, and a server that
+    remembers all clients must know the weight of all.
+    """
+    if traffic.stateful and sampler.repeats:
+        msg = (
+            "Expected cohorts of different clients with an algorithm whose clients "
+            "have state, got cohort=with_replacement(...)."
+        )
+        raise ValueError(msg)
+    if traffic.counts and sampler.weight is None and not sampler.whole:
         msg = (
             "Expected cohort to be weighted(..., average=...) with an algorithm whose "
             "server remembers all clients, got weights without their average."

@@ -62,6 +62,8 @@ class Sampler:
       size: the expected number of clients in a round.
       weight: the sum of all clients' weights; None: unknown.
       timed: whether cohorts depend on the number of the round.
+      whole: whether all clients answer in every round.
+      repeats: whether a client may be drawn twice for a round.
     """
 
     draw: Callable[..., Cohort]
@@ -70,6 +72,8 @@ class Sampler:
     size: float
     weight: jax.typing.ArrayLike | None = None
     timed: bool = False
+    whole: bool = False
+    repeats: bool = False
 
     @property
     def places(self) -> int:
@@ -105,7 +109,8 @@ def everyone(population: int) -> Sampler:
     """Draws all clients in every round."""
     validate.at_least_one(population=population)
     ids = jnp.arange(population, dtype=jnp.int32)
-    return _alike(lambda key: _equal_weights(ids), "everyone", population, population)
+    drawn = _alike(lambda key: _equal_weights(ids), "everyone", population, population)
+    return dataclasses.replace(drawn, whole=True)
 
 
 def fixed_size(population: int, size: int) -> Sampler:
@@ -131,7 +136,7 @@ def with_replacement(population: int, size: int) -> Sampler:
             jax.random.randint(key, (size,), 0, population, jnp.int32)
         )
 
-    return _alike(draw, "", population, size)
+    return dataclasses.replace(_alike(draw, "", population, size), repeats=True)
 
 
 def poisson(population: int, expected: float) -> Sampler:
@@ -193,7 +198,7 @@ def with_dropout(sampler: Sampler, dropout: float) -> Sampler:
         stays = jax.random.bernoulli(key_drop, 1 - dropout, cohort.weights.shape)
         return cohort.answering(cohort.weights * stays)
 
-    return dataclasses.replace(sampler, draw=draw, timed=True)
+    return dataclasses.replace(sampler, draw=draw, timed=True, whole=False)
 
 
 def weighted(

@@ -22,7 +22,7 @@ from fl_sketch.core.wire import FLOAT_BITS
 from fl_sketch.engine import programs
 from fl_sketch.engine.clients import played
 from fl_sketch.engine.data_uses import DataUses, uses_of
-from fl_sketch.engine.mesh import default_chunk, on_cpu
+from fl_sketch.engine.mesh import chunk_size, on_cpu
 from fl_sketch.engine.relays import Relay
 from fl_sketch.engine.round import initial_server
 from fl_sketch.workdir.rows import is_column
@@ -230,9 +230,9 @@ def chunk_of(
       batches: those of one client, or their shapes.
     """
     if on_cpu(mesh):
-        return default_chunk(mesh, places)
+        return chunk_size(mesh, places)
     working = measure_traffic(algorithm, params, batches).working
-    return default_chunk(mesh, places, working)
+    return chunk_size(mesh, places, working)
 
 
 def prices(

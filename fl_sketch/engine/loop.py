@@ -151,7 +151,7 @@ def _rows(compiled, state, recorders, done: int, points: bool, watch) -> list[Ro
             for name, value in results.items()
         }
         loss = measured.get("test_loss", 0.0)
-        if not np.isfinite(loss):
+        if isinstance(loss, int | float) and not np.isfinite(loss):
             recorder.lose(done, loss)
             watch.lost(f"The test loss is {loss} after round {done}")
         rows.append(recorder.row(done, measured))

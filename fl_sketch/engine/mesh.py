@@ -39,19 +39,24 @@ def on_cpu(mesh: Mesh | AbstractMesh) -> bool:
     return mesh.devices.flat[0].platform == "cpu"
 
 
-def default_chunk(mesh: Mesh | AbstractMesh, places: int, working: int = 0) -> int:
-    """Returns how many clients a row works on at a time by default.
+def chunk_size(
+    mesh: Mesh | AbstractMesh, places: int, working: int = 0, *, given: int = 0
+) -> int:
+    """Returns how many clients a row works on at a time, at most all that it has.
 
-    On a CPU that is one, since `vmap` makes convolutions slow there. On a GPU it is as
-    many as fit, since every step costs the time of its launches.
+    On a CPU that is one by default, since `vmap` makes convolutions slow there. On a
+    GPU it is as many as fit, since every step costs the time of its launches.
 
     Args:
       places: the number of clients of a round.
       working: the bytes that the local work of one writes; 0: unknown.
+      given: the number that a caller wants; 0: the default.
     """
+    each = -(-places // rows(mesh))  # in equal turns
+    if given:
+        return min(given, each)
     if on_cpu(mesh):
         return 1
-    each = -(-places // rows(mesh))  # in equal turns
     most = _that_fit(mesh, working) or AT_ONCE
     return -(-each // -(-each // most))
 

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from fl_sketch.core.protocols import Tree
 from fl_sketch.data import Clients
 from fl_sketch.engine.client_metrics import PerExample, columns_of
-from fl_sketch.engine.recorder import Row
+from fl_sketch.engine.recorder import ABSENCES, Row
 from fl_sketch.workdir.rows import MARK, is_column
 
-RESERVED = ("round", "epsilon", "delta", "randomness", "rounds_per_second")
-RESERVED_STARTS = ("train_", "bytes_", "clients_", "mechanism_", MARK)
+RESERVED = ("round", "epsilon", "delta", "randomness", "rounds_per_second", *ABSENCES)
+RESERVED_STARTS = ("train_", "bytes_", "clients_", "mechanism_", "noised_", MARK)
 LONGEST = 200  # characters of a text that `look` returns
 
 

@@ -22,7 +22,7 @@ from fl_sketch.engine.clients import Fetch
 from fl_sketch.engine.cohort import Sampler, of_round
 from fl_sketch.engine.costs import Prices, Traffic, prices
 from fl_sketch.engine.loop import MOST, Compiled
-from fl_sketch.engine.mesh import default_chunk, mesh_over, name_of
+from fl_sketch.engine.mesh import chunk_size, mesh_over, name_of
 from fl_sketch.engine.plan import plan_of
 from fl_sketch.engine.recorder import Known
 from fl_sketch.engine.round import State, initial_state, make_round
@@ -95,7 +95,7 @@ class PythonSetup(NamedTuple):
             traffic = checks.traffic_of(
                 chosen, self.params, self.clients, steps=self.steps, batch=self.batch
             )
-        checks.require_weights(traffic, self.sampler)
+        checks.require_cohorts(traffic, self.sampler)
         d = trees.size(trees.trained(self.params))
         validate.warn_if_long(max(traffic.sent), d, stacklevel=3)
         guarantee = self._guarantee(chosen, traffic, calibrated=make is not None)
@@ -170,7 +170,7 @@ class PythonSetup(NamedTuple):
         guarantee, mesh = chosen.guarantee, self.mesh
         same = NamedSharding(mesh, P())
         places, working = self.sampler.places, chosen.traffic.working
-        chunk = self.chunk or default_chunk(mesh, places, working)
+        chunk = chunk_size(mesh, places, working, given=self.chunk)
         play = Play(
             make_round(chosen.algorithm, self.fetch, mesh, chunk=chunk),
             self.sampler,
@@ -194,7 +194,7 @@ class PythonSetup(NamedTuple):
             seconds = time.perf_counter() - begin
             return Compiled(advance, lambda state: look(state.server.params), seconds)
 
-        last = guarantee.rounds if guarantee else self.last
+        last = self._last_round(guarantee, int(begun.server.round))
         return Task(
             start=lambda roots: jax.device_put(begun, same),
             compile=compiled,
@@ -207,6 +207,21 @@ class PythonSetup(NamedTuple):
             standing=self._standing(chosen),
             untouched=chosen.traffic.uses.untouched,
         )
+
+    def _last_round(self, guarantee: Guarantee | None, done: int) -> int:
+        """Returns the last round of the run, or of its privacy budget.
+
+        Raises:
+          ValueError: if the budget allows no round after those that are done.
+        """
+        last = guarantee.rounds if guarantee else self.last
+        if last <= done:
+            msg = (
+                f"Expected a privacy budget for more than {done} rounds, got "
+                f"target_epsilon={self.terms['target_epsilon']}, which is spent."
+            )
+            raise ValueError(msg)
+        return last
 
     def _standing(self, chosen: Chosen) -> Callable[[Server], list[str]] | None:
         """Returns what names what a client's work does not move, if a part trains.
@@ -242,7 +257,7 @@ class PythonSetup(NamedTuple):
             guarantee = guarantee._replace(partition=self._dealt())
         devices, program = name_of(self.mesh), self._program(chosen.algorithm)
         return task._replace(
-            config=config,
+            config=jax.tree.map(_plain, config),
             identity=identity_of(
                 digests,
                 devices,
@@ -310,6 +325,11 @@ class PythonSetup(NamedTuple):
                 "server": str(jax.tree.structure(server)),  # with names of its state
             },
         }
+
+
+def _plain(value: Any) -> Any:
+    """Returns a number of numpy as one of Python, and anything else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _said(mechanism: Mechanism | None) -> dict[str, Any]:

@@ -26,6 +26,7 @@ RECENT = "recent/"  # in checkpoints: the numbers of rounds since the last row
 BOOK = "ledger/"
 LOST = np.inf  # in place of a loss that is not finite, as NaN is no answer
 OF_CLIENTS = ("train_", "mechanism_")  # columns of diagnostics begin so
+ROOM = 16  # rounds that a record has room for at first; it doubles
 
 
 class Known(NamedTuple):
@@ -56,7 +57,7 @@ class Recorder:
     Attributes:
       every: the number of rounds from row to row.
       recent: each diagnostic and released number in the rounds since the last row, NaN
-        where no client answered; float32 [every].
+        where no client answered; float32, with room for the rounds so far.
       diverged: the first round, from one, whose loss was not finite; 0: none.
     """
 
@@ -104,6 +105,11 @@ class Recorder:
         known, book = self.known, self.ledger
         of_clients = [name for name in self.recent if name.startswith(OF_CLIENTS)]
         released = [name for name in self.recent if name not in of_clients]
+        if both := {*measured} & {*released}:
+            msg = (
+                f"Expected look without columns that a mechanism releases, got {both}."
+            )
+            raise ValueError(msg)
         of_clients.sort(key=lambda name: name != "train_loss")
         row: Row = {
             "round": done,
@@ -151,9 +157,13 @@ class Recorder:
         return mean_of_finite(values)
 
     def _note(self, number: int, name: str, value: Any) -> None:
-        if name not in self.recent:
-            self.recent[name] = np.full(self.every, np.nan, np.float32)
-        self.recent[name][number % self.every] = value
+        place = number % self.every
+        values = self.recent.get(name, np.empty(0, np.float32))
+        if place >= values.size:
+            more = min(self.every, max(ROOM, 1 << place.bit_length())) - values.size
+            values = np.pad(values, (0, more), constant_values=np.nan)
+            self.recent[name] = values
+        values[place] = value
 
     def _absences(self, done: int) -> Row:
         if not self.known.absences:

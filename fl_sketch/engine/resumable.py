@@ -149,20 +149,28 @@ def resumed(folder: Workdir | None, task: Task, say: Say) -> Progress:
     fresh = begin(task)
     like = {"state": fresh.state}
 
-    def newest(folder: Workdir) -> bytes:
+    def newest(folder: Workdir) -> checkpoint.Saved | None:
         saved = checkpoint.newest(folder.checkpoints, like, say)
         if saved is None:
             folder.restore({}, task.last)
-            return b""
+            return None
         path = checkpoint.path_of(folder.checkpoints, saved.number)
         folder.require_own(path, saved.extra)
         _require_same_secret(path, task, saved.extra)
         folder.restore(saved.extra, task.last)
-        packed = io.BytesIO()
+        return saved
+
+    def packed_newest(folder: Workdir) -> bytes:
+        saved, packed = newest(folder), io.BytesIO()
+        if saved is None:
+            return b""
         checkpoint.write(packed, saved.tree, saved.extra)
         return packed.getvalue()
 
-    packed = _from_first(folder, newest)
+    if folder and not multiprocess.several():
+        saved = newest(folder)
+        return _gone_on(fresh, saved.tree, saved.extra) if saved else fresh
+    packed = _from_first(folder, packed_newest)
     if not packed:
         return fresh
     return _gone_on(fresh, *checkpoint.read(io.BytesIO(packed), like))

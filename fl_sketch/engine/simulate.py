@@ -10,6 +10,7 @@
 ((3,), 8, 576)
 """
 
+import operator
 import os
 import pathlib
 import warnings
@@ -177,7 +178,7 @@ def simulate(
       batch: the number of examples in each.
       batches: how batches are drawn, one of `data.batches.KINDS`.
       every: the number of rounds between two rows of the history; the last round has a
-        row too. Rounds are counted from the start of the call.
+        row too. With a `state`, rounds are counted from its first round.
       look: `(params) -> {name: value}` for the rows; not jitted.
       per_client: `(params, example) -> {name: number}`. Rows then have the mean, the
         worst tenth and the median over clients of each client's mean.
@@ -224,7 +225,7 @@ def simulate(
     params, sampler = checks.floats(params), checks.sampler_of(cohort, clients)
     checks.require_measurable(per_client, params, clients, held_out)
     terms = {"relation": relation, "delta": delta, "target_epsilon": target_epsilon}
-    last = rounds + (int(state.server.round) if state else 0)
+    last = operator.index(rounds) + (int(state.server.round) if state else 0)
     drawn = sampler, steps, batch, batches, fetch
     where = mesh_over(checks.devices_of(devices)), chunk
     told_of = checks.path_of(params_from=params_from), partition
@@ -234,7 +235,7 @@ def simulate(
     chosen = setup.choose(algorithm, download)
     begun = checks.begun(chosen.algorithm, params, clients.population, state)
     measure = own_columns.measuring(look, per_client, held_out or clients)
-    task = setup.task(chosen, begun, measure, every)
+    task = setup.task(chosen, begun, measure, operator.index(every))
     told = [on_row] if on_row else []
     if workdir is None:
         book = checks.book_to_go_on(chosen.prices, state, clients.population)

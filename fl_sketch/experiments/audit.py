@@ -247,7 +247,7 @@ def _crowded(setup: Setup, count: int):
         count=count,
         away=guarantee.plan.relation == "add_remove",
         rounds=rounds,
-        chunk=config.compute.chunk or engine.default_chunk(setup.mesh, *sizes),
+        chunk=engine.chunk_size(setup.mesh, *sizes, given=config.compute.chunk),
         recompute=config.compute.updates == "recompute",
     )
 

@@ -216,7 +216,8 @@ class Setup:
     def chunk(self) -> int:
         """How many clients of a round a device works on at a time."""
         sizes = self.sampler.places, self.talk.working
-        return self.config.compute.chunk or engine.default_chunk(self.mesh, *sizes)
+        given = self.config.compute.chunk
+        return engine.chunk_size(self.mesh, *sizes, given=given)
 
     @functools.cached_property
     def form(self) -> str:

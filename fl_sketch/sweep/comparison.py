@@ -5,6 +5,7 @@ searched with a separate seed. The reported runs have other seeds. Searches and 
 are sweeps, so an interrupted comparison keeps finished runs.
 """
 
+import collections
 import inspect
 import os
 import pathlib
@@ -282,6 +283,13 @@ def _check(
             f"whose {odometer.FILE} counts a run: use another workdir."
         )
         raise ValueError(msg)
+    places = collections.defaultdict(list)
+    for name in comparison.methods:
+        places[folder_of(folder, name)].append(name)
+    for place, names in places.items():
+        if len(names) > 1 or place == folder:
+            msg = f"Expected methods whose names give different folders, got {names}."
+            raise ValueError(msg)
     metrics = {name: metrics_of(config.model)[0] for name, config in configs.items()}
     if len({*metrics.values()}) > 1:  # no table ranks different metrics
         got = ", ".join(f"{metric} of {name}" for name, metric in metrics.items())

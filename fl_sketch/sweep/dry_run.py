@@ -10,7 +10,7 @@ from fl_sketch.core import free_memory
 from fl_sketch.engine.recorder import Known
 from fl_sketch.privacy.guarantee import mark, rounded_up
 from fl_sketch.run import display
-from fl_sketch.run.setup import prepare
+from fl_sketch.run.setup import Setup, prepare
 from fl_sketch.run.task import facts_of, known_of
 from fl_sketch.sweep import grid
 from fl_sketch.workdir.identity import Identity
@@ -21,7 +21,8 @@ class Outline(NamedTuple):
     """What is known of the program of a `group` before it is compiled.
 
     `facts`, `known` and `identity` are those of a run. The state of one point has
-    `state_bytes`, and `last` is the last round of all points.
+    `state_bytes`, and `last` is the last round of all points. `measured` names the
+    examples that a model is measured on.
     """
 
     group: grid.Group
@@ -30,6 +31,7 @@ class Outline(NamedTuple):
     state_bytes: int
     last: int
     identity: Identity = Identity()
+    measured: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -47,7 +49,8 @@ def outline(group: grid.Group, data_dir: str | None) -> Outline:
 
     Raises:
       ValueError, TypeError, FileNotFoundError: as `prepare` does, for models on several
-        devices, and for points that do not fit the memory.
+        devices, for data or client states that are not on the devices, and for points
+        that do not fit the memory.
     """
     devices = group.config.compute.model_devices
     if devices != 1:
@@ -57,6 +60,7 @@ def outline(group: grid.Group, data_dir: str | None) -> Outline:
         )
         raise ValueError(msg)
     setup = prepare(group.config, data_dir)
+    _require_on_devices(setup)
     group = group._replace(config=setup.config)
     start = functools.partial(setup.start, setup.numbers)
     state = jax.eval_shape(start, jax.eval_shape(jax.random.key, 0))
@@ -71,7 +75,24 @@ def outline(group: grid.Group, data_dir: str | None) -> Outline:
         )
         raise ValueError(msg)
     facts, identity = facts_of(setup), setup.identity
-    return Outline(group, facts, known_of(setup), state_bytes, setup.last, identity)
+    known, parts = known_of(setup), tuple(setup.splits.measured)
+    return Outline(group, facts, known, state_bytes, setup.last, identity, parts)
+
+
+def _require_on_devices(setup: Setup) -> None:
+    """Raises where a run would get clients' states or data from the host."""
+    host = {
+        "clients": ("devices", setup.bank == "host" and setup.talk.stateful),
+        "data": ("resident", setup.form == "streamed"),
+    }
+    for key, (expected, elsewhere) in host.items():
+        if elsewhere:
+            msg = (
+                f"config.compute: Expected {key} that fit the devices in a sweep, got "
+                f"{key}={setup.config.compute[key]}: set compute.{key}={expected} or "
+                "use launch.train (in a comparison: apart=True)."
+            )
+            raise ValueError(msg)
 
 
 def plan(axes: Sequence[grid.Axis], outlines: Sequence[Outline], how: str) -> list[str]:
@@ -105,7 +126,17 @@ def plan(axes: Sequence[grid.Axis], outlines: Sequence[Outline], how: str) -> li
 
 
 def require_one_table(outlines: Sequence[Outline]) -> None:
-    """Raises a ValueError for programs of different metrics, which cannot be ranked."""
+    """Raises a ValueError for programs of different metrics, which cannot be ranked.
+
+    So are scores of validation examples and of test examples.
+    """
+    parts = {program.measured for program in outlines}
+    if len(parts) > 1:
+        msg = (
+            "config.data: Expected validation examples in all points or in none, got "
+            f"{' and '.join(sorted(map(', '.join, parts)))}."
+        )
+        raise ValueError(msg)
     metrics = {", ".join(program.facts["metrics"]) for program in outlines}
     if len(metrics) > 1:
         msg = (

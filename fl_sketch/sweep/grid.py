@@ -23,6 +23,7 @@ from ml_collections import ConfigDict
 from fl_sketch.config import parse
 from fl_sketch.core import validate
 from fl_sketch.core.mappings import flat
+from fl_sketch.workdir.tables import shown
 
 BETWEEN = re.compile(r",(?![^()]*\))")  # between values, whose options have commas too
 MOST = 10_000  # points of which a table can be read
@@ -182,7 +183,7 @@ def _axis(legal: Mapping[str, Any], line: str, flag: str) -> Axis:
     if not values or "" in values:
         msg = f"Expected --{flag}={key}=VALUE{more} with {kind.__name__}, got "
         raise ValueError(msg + f"--{flag}={line}.")
-    if len(set(values)) < len(values):
+    if len({shown(value) for value in values}) < len(values):  # a row's name is unique
         msg = f"Expected different values of {key}, got --{flag}={line}."
         raise ValueError(msg)
     for value in values:

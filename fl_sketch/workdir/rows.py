@@ -5,6 +5,7 @@ reveal the number of clients) have names that say so, and are not published by a
 All other columns depend only on released models and test data.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -50,7 +51,7 @@ class Score(NamedTuple):
 
     def of(self, row: Mapping[str, Any]) -> float:
         """Returns the number of a `row`."""
-        return float(row[self.column])
+        return measured(row)[self.column]
 
     def worth(self, value: float) -> float:
         """Returns a number that is larger for a better `value`."""
@@ -83,8 +84,15 @@ def is_column(name: Any) -> bool:
 
 
 def measured(row: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the numbers of a `row` on data that belong to no client."""
-    return {name: float(row[name]) for name in row if name.startswith(MEASURED)}
+    """Returns the numbers of a `row` on data that belong to no client.
+
+    A file of json has None for NaN.
+
+    >>> measured({"round": 3, "test_auc": None})
+    {'test_auc': nan}
+    """
+    found = {name: row[name] for name in row if name.startswith(MEASURED)}
+    return {n: math.nan if found[n] is None else float(found[n]) for n in found}
 
 
 def marked(row: Mapping[str, Any], private: bool) -> dict[str, Any]:

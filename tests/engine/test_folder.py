@@ -273,3 +273,11 @@ def test_a_model_that_is_one_array_is_kept_as_one(tmp_path):
     assert same(weights.load_params(tmp_path), run.params)
     (array,) = params_io.load(tmp_path / weights.FILE).values()
     assert same(array, run.params)
+
+
+def test_integers_of_numpy_are_kept_as_integers(tmp_path):
+    sizes = {"rounds": 3, "every": 3, "cohort": 4, "batch": 10}
+    numbers = {name: np.int64(size) for name, size in sizes.items()}
+    one = simulated(workdir=tmp_path, batches="whole", **numbers)
+    again = simulated(workdir=tmp_path, batches="whole", **sizes)
+    assert same(one.state, again.state) and one.history == again.history

@@ -39,9 +39,12 @@ def test_what_a_user_says_of_an_option_stays(monkeypatch):
 def test_an_accelerator_has_turns_of_about_as_many_clients(monkeypatch, places, chunk):
     """At most eight at a time, and in the last turn no fewer than it must."""
     two = engine.mesh_over(jax.devices()[:2])
-    assert engine.default_chunk(two, places) == 1
+    assert engine.chunk_size(two, places) == 1
     monkeypatch.setattr(mesh, "on_cpu", lambda mesh: False)
-    assert mesh.AT_ONCE == 8 and engine.default_chunk(two, places) == chunk
+    assert mesh.AT_ONCE == 8 and engine.chunk_size(two, places) == chunk
+    most = -(-places // 2)
+    given = [engine.chunk_size(two, places, given=given) for given in (1, 3, 1000)]
+    assert given == [1, min(3, most), most]
 
 
 @pytest.mark.skipif(

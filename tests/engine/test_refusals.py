@@ -9,6 +9,8 @@ import optax
 import pytest
 
 from fl_sketch import algorithms, data, engine, sketch
+from fl_sketch.privacy import mechanism
+from fl_sketch.sketch import compressors
 from fl_sketch.transforms import local
 from tests.engine.regression import (
     CLIENTS,
@@ -86,6 +88,23 @@ REFUSED = [
         {"algorithm": PRIVATE, "cohort": engine.with_replacement(POPULATION, 4)},
         ValueError,
         "no accountant",
+    ),
+    (
+        {"algorithm": EF21, "cohort": engine.with_replacement(POPULATION, 4)},
+        ValueError,
+        "different clients .*with_replacement",
+    ),
+    (
+        {
+            "algorithm": algorithms.ef21(
+                loss, compressor=compressors.top_k(1), server=optax.sgd(0.05)
+            ),
+            "cohort": engine.weighted(
+                engine.with_dropout(engine.everyone(POPULATION), 0.5), jnp.ones_like
+            ),
+        },
+        ValueError,
+        "without their average",
     ),
     (
         {
@@ -330,3 +349,29 @@ def test_a_message_that_is_longer_than_the_model_is_warned_of():
     )
     with pytest.warns(UserWarning, match="5 numbers is longer .* has 4"):
         simulated(longer, rounds=1)
+
+
+def test_a_column_of_a_caller_is_not_replaced_by_a_released_one():
+    adaptive = SAFL._replace(
+        mechanism=mechanism.adaptive(
+            1.0, noise_multiplier=2.0, denominator=4, count_noise=2.0
+        )
+    )
+    looks = {"threshold": {"algorithm": adaptive, "cohort": POISSON}, "asked": {}}
+    for name, options in looks.items():
+        with pytest.raises(ValueError, match=f"look .*{name}"):
+            simulated(look=lambda params, name=name: {name: 0.75}, **options)
+
+
+def test_a_text_is_no_loss_that_diverged():
+    run = simulated(look=lambda params: {"test_loss": "none"})
+    assert run.history[-1]["test_loss"] == "none"
+
+
+def test_a_budget_that_is_spent_allows_no_more_rounds():
+    spent = {"target_epsilon": 6.0, "cohort": POISSON, "rounds": 100}
+    run = simulated(PRIVATE, **spent)
+    done = run.history[-1]["round"]
+    assert done < 100
+    with refused(f"more than {done} rounds", "target_epsilon=6.0, which is spent"):
+        simulated(PRIVATE, state=run.state, **spent)

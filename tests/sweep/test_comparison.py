@@ -153,3 +153,11 @@ def test_what_is_wrong_with_the_second_method_stops_the_first(
     with pytest.raises(ValueError, match=words) as caught:
         comparison.run(one, tmp_path, say=quiet, **options)
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
+
+
+def test_methods_of_one_folder_are_refused_before_the_first_trains(tmp_path):
+    one = small()
+    one.methods["safl 20X"] = one.methods["SAFL, 20x"]
+    with pytest.raises(ValueError, match="different folders, got .*'safl 20X'"):
+        comparison.run(one, tmp_path, say=quiet)
+    assert not list(tmp_path.iterdir())

@@ -47,6 +47,7 @@ def test_values_may_be_words_and_yes_or_no():
         (["client.rate=nan"], "client.rate=nan"),
         (["server.b1=1.5"], "< 1.*server.b1=1.5"),
         (["client.rate=0.1,0.10"], "different values"),
+        (["client.rate=0.1,0.100000001"], "different values"),
         (["seed=0", "seed=1"], "once.*seed 2 times"),
         (["seed=-1"], "seed=-1"),
         (

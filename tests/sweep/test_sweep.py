@@ -300,6 +300,8 @@ def test_the_best_point_of_clients_who_may_not_answer_is_a_run(tmp_path):
         (["cohort.size=4,21"], "size=21"),
         (["compute.model_devices=1,2"], "model_devices=2"),
         (["model.metrics=accuracy,f1"], "accuracy and f1"),
+        (["compute.data=streamed"], "data that fit .* compute.data=resident"),
+        (["algorithm=scaffold", "compute.clients=host"], "clients=devices"),
         (["seed=0,1"], "2 points .* 1e-05 GB"),  # whose states fit nowhere
     ],
 )
@@ -313,3 +315,21 @@ def test_what_is_no_sweep_is_one_line_before_anything_is_compiled(
         sweep(config_of(), over, tmp_path / "new", say=quiet)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "new").exists()
+
+
+def test_scores_of_validation_and_of_test_examples_are_in_no_table(tmp_path):
+    parts = ["train", "test", "validation"]
+    arrays = {f"{part}_inputs": np.ones((40, 3), np.float32) for part in parts}
+    arrays |= {f"{part}_targets": np.arange(40) % 2 for part in parts}
+    np.savez(tmp_path / "both.npz", **arrays)
+    tested = {name: arrays[name] for name in arrays if "validation" not in name}
+    np.savez(tmp_path / "tested.npz", **tested)
+    config = config_of(data__classes=2)
+    with pytest.raises(ValueError, match="all points or in none, got test and test, v"):
+        sweep(
+            config,
+            ["data.name=npz/tested,npz/both"],
+            tmp_path / "new",
+            str(tmp_path),
+            say=quiet,
+        )
