@@ -4,8 +4,7 @@ An algorithm is written for one client, in three parts: local work, a channel fo
 update, and the server's step along the mean. All types here are for one client and one
 update. The engine, or the caller's `vmap` or `lax.map`, batches over clients. An update
 is a pytree of float arrays, such as a vector. A function that rebuilds an update takes
-`like`: an example of it, whose values are not read, or an int for a vector of that
-length.
+`like`: an example of it, whose values are not read, or the length of a vector.
 """
 
 from collections.abc import Callable, Generator
@@ -91,13 +90,16 @@ class Compressor(NamedTuple):
 class Roots(NamedTuple):
     """The two keys from which all randomness of a run is derived.
 
-    Initial weights, hashes and coins are derived from the `public` root. Cohorts,
-    batches, dither and noise are derived from the `secret` root. Without privacy both
-    are the same key.
+    Initial weights, hashes and coins come from `public`; cohorts, batches, dither
+    and noise from `secret`. Without privacy both are the same key.
     """
 
     public: Key
     secret: Key
+
+    def __repr__(self) -> str:
+        """Returns a text without the secret."""
+        return "Roots(public, secret)"
 
 
 class Keys(NamedTuple):
@@ -322,10 +324,9 @@ class Release(NamedTuple):
 class Mechanism(NamedTuple):
     """Bounds and encodes clients' messages, and releases their noisy mean.
 
-    It says how a message is encoded, summed and priced. The engine asks it in every
-    exchange, numbered from zero within a round, and adds up the summands of those who
-    take part, in the type that they have. Weights and the cohort's denominator are not
-    used, since a bound on one client's part allows neither.
+    The engine asks it in every exchange, numbered from zero within a round, and adds up
+    the summands of those who take part, in their type. Weights and the cohort's
+    denominator are not used, since a bound on one client's part allows neither.
 
     Attributes:
       init: `() -> state` before the first round.
@@ -344,8 +345,7 @@ class Mechanism(NamedTuple):
       noise: the name of the noise, which prices it: one of `privacy.accounting.NOISES`
         or of `privacy.lattice.KINDS`.
       extra: the number of numbers that get noise in a round apart from messages.
-      drawn: the number of numbers of noise that an exchange draws; 0: as many as a
-        message has.
+      drawn: the number of numbers of noise in an exchange; 0: those of a message.
       integers: the `privacy.lattice.Integers` that messages become; None: floats.
       trailing: how a network sends the last leaves of a summand, which are not the
         message: "float" takes 32 bits a number; "half" is 1/2 or -1/2, in one bit;

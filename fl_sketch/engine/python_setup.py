@@ -128,6 +128,13 @@ class PythonSetup(NamedTuple):
         before = self._seen()
         if before is None:
             return
+        if before.names and not before.digests:  # of a release, which has names only
+            msg = (
+                "Expected params_from with a record of its data in a private run, got "
+                f"params_from={self.params_from}, a release, which does not tell "
+                "whether it has seen these data. Leave out params_from if it has not."
+            )
+            raise ValueError(msg)
         if reason := origin.seen(before, "", _digests(self.clients)):
             msg = (
                 "Expected params of public data in a private run, got params_from="
@@ -296,6 +303,7 @@ class PythonSetup(NamedTuple):
 
     def _facts(self, chosen: Chosen, guarantee: Guarantee | None) -> dict[str, Any]:
         """Returns what summary.json says of the run before it begins."""
+        guard = chosen.algorithm.mechanism
         return {
             "made_by": DOOR,
             "d": trees.size(trees.trained(self.params)),
@@ -303,8 +311,8 @@ class PythonSetup(NamedTuple):
             "clients": self.clients.population,
             "exchanges": len(chosen.traffic.sent),
             **(guarantee.facts if guarantee else {}),
-            **_said(chosen.algorithm.mechanism),
-            "noised": [],
+            **_said(guard),
+            "noised": [f"noised_{name}" for name in guard.watched] if guard else [],
         }
 
     def _config(self, chosen: Chosen) -> dict[str, Any]:

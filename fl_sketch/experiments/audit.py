@@ -165,7 +165,8 @@ def noise(setup: Setup, audit: Audit) -> Noise:
     places = [*range(canaries.NUMBERS * 2 * plan.releases)]
     places = [place for place in places if place not in audit_scene.remainders(plan)]
     clients = plan.sample / plan.integers.draws if plan.integers.smallest else 1.0
-    scale = parse.numbers_of(setup.config)["privacy.threshold"] / plan.sample
+    few = audit_scene.scaled(setup.config, plan.population, plan.sample)
+    scale = parse.numbers_of(few)["privacy.threshold"] / privacy.expected(few)
     scale *= guarantee.noise_multiplier * math.sqrt(clients)
 
     @jitted

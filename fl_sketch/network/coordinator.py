@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from fl_sketch.core.keys import again, of_client, of_round, roots_of
 from fl_sketch.core.protocols import Keys, Roots, Server
@@ -34,6 +33,7 @@ from fl_sketch.network.round_report import (
     Asked,
     Silence,
     Spoken,
+    asked_of,
     report_of,
 )
 
@@ -166,13 +166,11 @@ class Coordinator:
     def asked(self, number: int) -> Asked:
         """Returns the clients of a round."""
         cohort = jax.device_get(self._drawn(number))
-        weights = cohort.weights
-        if self._talk.algorithm.mechanism:
-            weights = (weights > 0).astype(weights.dtype)
-        population = cohort.population
-        if population is None:
-            population = cohort.denominator
-        return Asked(cohort.ids, weights, cohort.denominator, np.float32(population))
+        return asked_of(cohort, self._talk.algorithm.mechanism, self._poisson)
+
+    @property
+    def _poisson(self) -> bool:
+        return self._sampler.sampling == "poisson"
 
     @property
     def _smallest(self) -> int:
@@ -215,7 +213,7 @@ class Coordinator:
     def _summed(self, clients, asked: Asked, make: Make, known, at) -> Came:
         """Returns what comes of an exchange."""
         talk, (number, exchange, which) = self._talk, at
-        if len(clients) < talk.fewest:
+        if len(clients) < (self._smallest if self._poisson else talk.fewest):
             return Came((), zeros(talk.summands[exchange]))
         if not talk.masked:
             answers = self._asked(clients, make, number, exchange)

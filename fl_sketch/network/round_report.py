@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fl_sketch.engine.cohort import LEAST
+from fl_sketch.core.protocols import Mechanism
+from fl_sketch.engine.cohort import LEAST, Cohort
 from fl_sketch.engine.recorder import column_of
 from fl_sketch.engine.round import Report, SimulatorOnly
 from fl_sketch.network.known import Counts, Heard
@@ -20,22 +21,47 @@ class Asked(NamedTuple):
       weights: their weights, float32 [places]; 0: an unused place.
       denominator: divides the weighted sum of all.
       population: the weight of all clients that exist.
+      fixed: whether the denominator is the same whoever answers.
+      hidden: whether noise hides who answers: all counts are the denominator.
     """
 
     ids: np.ndarray
     weights: np.ndarray
     denominator: np.float32
     population: np.float32
+    fixed: bool = False
+    hidden: bool = False
 
     def among(self, clients: Collection[int]) -> Counts:
-        """Returns how clients count if these of them answer."""
+        """Returns how clients count if these of them answer.
+
+        Sites are told, and the server's step may depend on it.
+        """
+        if self.hidden:
+            return Counts(self.denominator, self.denominator, self.population)
         here = np.isin(self.ids, [*clients])
         present = np.float32(self.weights[here].sum())
         whole = np.float32(self.weights.sum())
         divided = self.denominator
-        if whole == self.denominator:  # it is not fixed
+        if whole == self.denominator and not self.fixed:
             divided = max(present, np.float32(LEAST))
         return Counts(divided, present, self.population)
+
+
+def asked_of(cohort: Cohort, mechanism: Mechanism | None, fixed: bool) -> Asked:
+    """Returns a cohort on the host as a round counts it, as `engine.round` does.
+
+    Args:
+      fixed: whether its denominator is the same whoever answers.
+    """
+    weights, population = np.asarray(cohort.weights), cohort.population
+    divided = mechanism.denominator if mechanism else np.asarray(cohort.denominator)
+    population = np.asarray(cohort.denominator if population is None else population)
+    if mechanism:
+        weights = (weights > 0).astype(weights.dtype)
+    sizes = np.float32(divided), np.float32(population)
+    hidden = mechanism is not None
+    return Asked(np.asarray(cohort.ids), weights, *sizes, fixed=fixed, hidden=hidden)
 
 
 class Spoken(NamedTuple):

@@ -47,6 +47,7 @@ NOISES: dict[str, Callable[[Any, float, int], Any]] = {
     "gaussian": lambda dp, z, releases: dp.GaussianDpEvent(z / math.sqrt(releases)),
 }
 MOST_NOISE = 2.0**20  # a multiplier beyond which no integers keep a promise
+LEAST_NOISE = 2.0**-10  # a multiplier below which noise is as good as none
 
 
 def epsilon(
@@ -168,6 +169,8 @@ def _least_noise(plan: Plan, target: float, delta: float, name: str) -> float:
             )
             raise ValueError(msg)
     while not exceeds(low):
+        if low < LEAST_NOISE:  # sampling alone keeps the target
+            return low
         low /= 2
     with without_warnings():
         z = dp_accounting.calibrate_dp_mechanism(

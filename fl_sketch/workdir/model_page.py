@@ -184,7 +184,7 @@ def _how(promise: Mapping[str, Any]) -> str:
     more = " and to further released numbers" * bool(promise["released_beside"])
     bound = f"{promise['bound']}, {promise['threshold']}"
     if promise["bound"] == "adaptive":
-        bound += " in the last round"
+        bound += " on average in the rounds of the last row of metrics.csv"
     if promise["bound"] == "one's own":
         bound = "by the mechanism of the run"
     trust = TRUST[promise["noise"]]

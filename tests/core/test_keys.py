@@ -3,10 +3,11 @@
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_sketch.core import keys
+from fl_sketch.core import chacha, keys
 from fl_sketch.core.keys import Purpose
 from fl_sketch.core.protocols import Roots
 
@@ -62,3 +63,8 @@ def test_a_traced_number_makes_the_same_keys():
         jax.random.key_data(sketch[2]),
         jax.random.key_data(keys.of_round(ROOT, 2).shared),
     )
+
+
+def test_roots_do_not_show_their_secret():
+    roots = chacha.roots_with(0, jnp.arange(1000, 1008, dtype=jnp.uint32))
+    assert repr(roots) == "Roots(public, secret)" == f"{roots}"

@@ -9,7 +9,8 @@ import pytest
 from fl_sketch import data, engine
 from fl_sketch.core import files
 from fl_sketch.engine import resumable
-from fl_sketch.workdir import checkpoint, odometer
+from fl_sketch.privacy import clipping, mechanism, noised_metrics
+from fl_sketch.workdir import checkpoint, odometer, release
 from tests.engine.regression import (
     CLIENTS,
     INPUTS,
@@ -17,6 +18,7 @@ from tests.engine.regression import (
     OWNERS,
     POISSON,
     PRIVATE,
+    SAFL,
     TARGETS,
     killed,
     played,
@@ -188,3 +190,29 @@ def test_a_name_of_the_partition_stays(tmp_path):
     killed(tmp_path, 2, **NOISY, partition="one")
     with refused("privacy plan of this one", tmp_path):
         played(tmp_path, **NOISY, partition="another")
+
+
+def test_a_release_does_not_tell_whether_it_has_seen_the_data(tmp_path):
+    """It has names without digests, and arrays of `simulate` have no name."""
+    noisy = NOISY | {"rounds": 3}
+    first = played(tmp_path / "run", **noisy, key=engine.secret_roots(0))
+    release.release(tmp_path / "run", tmp_path / "released")
+    for source in ("run", "released", "released/params.safetensors"):
+        began = {"params": first.params, "params_from": tmp_path / source}
+        with pytest.raises(ValueError, match="Expected params.* in a private run"):
+            played(tmp_path / "new", **noisy | began, key=engine.secret_roots(1))
+
+
+def test_numbers_that_clients_measure_with_noise_are_named_in_a_release(tmp_path):
+    def central(noise_multiplier):
+        own = {"noise_multiplier": noise_multiplier, "denominator": 4}
+        return mechanism.central(clipping.clip(1.0), **own)
+
+    guard = noised_metrics.watching(
+        central, {"loss": (0.0, 5.0)}, noise_multiplier=2.0, noise=3.0
+    )
+    watched = NOISY | {"algorithm": SAFL._replace(mechanism=guard), "rounds": 3}
+    played(tmp_path / "run", **watched, key=engine.secret_roots(0))
+    release.release(tmp_path / "run", tmp_path / "released")
+    promise = json.loads((tmp_path / "released/privacy.json").read_text())
+    assert promise["released_beside"] == ["noised_loss"]

@@ -145,6 +145,15 @@ def test_the_noise_of_integers_is_as_large_as_was_counted(name, monkeypatch):
         ).broken
 
 
+def test_the_noise_is_right_where_few_clients_are_no_whole_number():
+    """Cohorts of 40 among 400 are 0.4 of four clients."""
+    options = {"data__clients": 400, "cohort__size": 40}
+    options |= {"cohort__sampling": "poisson", "privacy__relation": "add_remove"}
+    config = config_with(**CONFIGS["integers of the server"] | options)
+    found = audit.noise(prepare(config), FEW)
+    assert not found.broken and 1 - found.margin < found.share < 1 + found.margin
+
+
 def test_noise_that_is_always_even_gives_low_bits_away(monkeypatch):
     """Though it has the variance that was counted."""
     odd = {"privacy__granularity": 1 / 202}  # half of a message is 101 steps

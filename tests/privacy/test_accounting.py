@@ -172,6 +172,12 @@ def test_what_no_accountant_can_count_is_refused_in_one_line(plan, accountant, w
             call()
 
 
+def test_a_target_that_sampling_alone_keeps_is_refused_for_its_tails():
+    plan = Plan(steps=1, sample=0.005, population=1000)
+    with refused("noise_multiplier=0.000488 for epsilon=1.0"):
+        accounting.calibrate(plan, epsilon=1.0, delta=1e-5)
+
+
 def test_a_run_ends_in_whole_rounds_before_its_target_or_its_plan():
     plan, options = PLAN._replace(steps=60), {"delta": DELTA, "per_round": 7}
     free = guarantee.promised(plan, rounds=100, noise_multiplier=1.0, **options)

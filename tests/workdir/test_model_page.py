@@ -87,5 +87,5 @@ def test_an_adaptive_bound_is_that_of_the_last_round(one):
     summary = read_json(one.folder / "summary.json")
     summary |= {"bound": "adaptive", "threshold": 0.8514}
     promise = release._promise(summary, {}, own)
-    assert "adaptive, 0.8514 in the last round" in model_page._how(promise)
+    assert "adaptive, 0.8514 on average in the rounds" in model_page._how(promise)
     assert promise["released_beside"] == ["threshold"]
