@@ -281,7 +281,7 @@ def build_sketch(
             msg = "Expected stored=False for models over several devices, got True."
             raise ValueError(msg)
         op = sketch.sharded(op, parts)
-    return LAYOUTS[layout](op)
+    return op if operator == "identity" else LAYOUTS[layout](op)
 
 
 @functools.lru_cache(maxsize=4)

@@ -17,15 +17,21 @@ def sign_sgd(loss: local.Loss, *, server_rate: optax.ScalarOrSchedule) -> Algori
 
     Workers send the signs of their gradients, the server the sign of their sum. A tie
     counts as positive, since the wire has one bit a number. Every coordinate moves by
-    the server's rate.
+    the server's rate, and none in a round without votes.
 
     Reference: Bernstein et al. (2019), Algorithm 1.
     """
-    vote = optax.stateless(
-        lambda updates, params: jax.tree.map(
-            lambda u: jnp.where(jnp.isnan(u), u, jnp.where(u < 0, -1.0, 1.0)), updates
-        )
-    )
+
+    def signs(updates, params):
+        del params
+        any_vote = sum(jnp.any(u != 0) for u in jax.tree.leaves(updates)) > 0
+
+        def sign(u):
+            return jnp.where(jnp.isnan(u), u, jnp.where(u < 0, -1.0, 1.0)) * any_vote
+
+        return jax.tree.map(sign, updates)
+
+    vote = optax.stateless(signs)
     return Algorithm(
         local=local.one_gradient(loss),
         uplink=channels.compressed(compressors.sign()),

@@ -98,7 +98,8 @@ def picture(content: bytes, mode: str, formats: Sequence[str]) -> np.ndarray:
         programs.
 
     Raises:
-      ValueError: for a picture that is too large, before it is unpacked.
+      ValueError: for a picture of more than 8 bits, or one that is too large, before it
+        is unpacked.
     """
     from PIL import Image  # only data preparation needs it
 
@@ -106,6 +107,9 @@ def picture(content: bytes, mode: str, formats: Sequence[str]) -> np.ndarray:
         if opened.width * opened.height > PIXELS:
             size = f"{opened.width} x {opened.height}"
             msg = f"Expected pictures of at most {PIXELS} pixels, got one of {size}."
+            raise ValueError(msg)
+        if opened.mode[0] in "IF":
+            msg = f"Expected pictures of 8 bits a channel, got mode {opened.mode}."
             raise ValueError(msg)
         return np.asarray(opened if opened.mode == mode else opened.convert(mode))
 

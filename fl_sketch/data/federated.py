@@ -159,7 +159,11 @@ def _of_json(folder: pathlib.Path, most: int) -> Iterator[tuple[str, User]]:
     users: dict[str, Any] = {}
     for file in sorted(folder.glob("*.json")):
         with untrusted_files.reading(file, "to hold user_data, as LEAF's files do"):
-            users |= json.loads(file.read_text())["user_data"]
+            new = json.loads(file.read_text())["user_data"]
+        if twice := users.keys() & new.keys():
+            msg = f"Expected each user in one file, got {min(twice)} in {file} again."
+            raise ValueError(msg)
+        users |= new
     if not users:
         msg = f"Expected json files with users in {folder}, got none."
         raise ValueError(msg)
@@ -191,6 +195,9 @@ def _images(user: User) -> Pair:
     white = np.asarray(user[key], np.float64).reshape(-1, SIDE, SIDE, 1)
     if not np.isfinite(white).all():
         msg = "pixels that are not finite"
+        raise ValueError(msg)
+    if white.size and not 0 <= white.min() <= white.max() <= 1:
+        msg = "pixels that are not from 0 to 1"
         raise ValueError(msg)
     labels = np.asarray(user[label], np.float64).reshape(-1)
     if not ((labels >= 0) & (labels < LABELS) & (labels == np.floor(labels))).all():

@@ -106,6 +106,10 @@ def read_vocabulary(
     if not known or "" in known or len(set(known)) < len(known):
         msg = f"Expected a word in every line, each once, got {name}={path}."
         raise ValueError(msg)
+    for word in known:
+        if words(word) != [word]:
+            msg = f"Expected words in lower case without spaces, got {word!r} in "
+            raise ValueError(msg + f"{name}={path}.")
     return known
 
 

@@ -104,7 +104,12 @@ def _floats(inputs: np.ndarray, dtype: str, dataset: str) -> np.ndarray:
             f"{inputs.dtype} from {inputs.min()} to {inputs.max()}."
         )
         raise ValueError(msg)
-    return inputs.astype(np.float32)
+    with np.errstate(over="ignore"):
+        floats = inputs.astype(np.float32)
+    if not np.isfinite(floats).all():
+        msg = "Expected inputs to be finite numbers that fit float32, got others."
+        raise ValueError(msg)
+    return floats
 
 
 def _require_divided(inputs: np.ndarray, levels: int) -> None:

@@ -150,7 +150,7 @@ def _rounded(levels: int, scale_of, level_of) -> Compressor:
     """Returns the compressor to signs, levels and a scale."""
     validate.at_least_one(levels=levels)
     width = levels.bit_length()
-    validate.at_most(31, "a sign and a level share 32 bits", bits_of_levels=width)
+    validate.at_most(24, "a float32 is exact up to there", bits_of_levels=width)
 
     def compress(key, x):
         scale = scale_of(x)

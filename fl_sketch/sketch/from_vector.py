@@ -104,10 +104,11 @@ def fixed_key(op: Sketch, key: Key) -> Sketch:
 
         return with_fixed_key
 
+    transpose = tie(op.transpose)
     return op._replace(
         apply=tie(op.apply),
-        transpose=tie(op.transpose),
-        estimate=tie(op.estimate),
+        transpose=transpose,
+        estimate=transpose if op.estimate is op.transpose else tie(op.estimate),
         resize=lambda numbers: fixed_key(op.resize(numbers), key),
         fixed_key=True,
     )

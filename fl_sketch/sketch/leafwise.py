@@ -59,10 +59,12 @@ def leaf_by_leaf(op: Sketch, exact_up_to: int = 0) -> Sketch:
         parts = zip(split(like), jax.tree.leaves(like), strict=True)
         return tuple(part.zeros(leaf) for part, leaf in parts)
 
+    transpose = reading(lambda part: part.transpose)
+    same = op.estimate is op.transpose
     return Sketch(
         apply=apply,
-        transpose=reading(lambda part: part.transpose),
-        estimate=reading(lambda part: part.estimate),
+        transpose=transpose,
+        estimate=transpose if same else reading(lambda part: part.estimate),
         zeros=zeros,
         size=lambda like=None: message_size(jax.eval_shape(lambda: zeros(like))),
         resize=lambda numbers: leaf_by_leaf(op.resize(numbers), exact_up_to),

@@ -36,23 +36,25 @@ def sharded(op: Sketch, parts: int, axis: str = trees.MODEL) -> Sketch:
     part shorter than a message is sent in as many numbers as it has.
 
     Args:
-      op: any operator of fixed size, with random signs.
+      op: any operator of fixed size, with random signs and new ones for each key.
       parts: the number of parts.
       axis: the name of the axis of the mesh.
 
     Returns:
       A Sketch of pytrees, whose messages are shaped as those of `op`.
+
+    Raises:
+      ValueError: for an operator with a fixed key, the same map for all parts.
     """
     validate.at_least_one(parts=parts)
+    _require_new_maps(op)
     of_length = functools.cache(lambda d: op.resize(min(op.size(), d)))
     shape = op.zeros().shape
 
     def message_of(number, key: Key, leaves: Leaves) -> Message:
         """Returns the message of the part of this number, padded with zeros."""
         operator = of_length(trees.size(leaves))
-        message = operator.apply(jax.random.fold_in(key, number), leaves)
-        sizes = zip(shape, message.shape, strict=True)
-        return jnp.pad(message, [(0, most - size) for most, size in sizes])
+        return _padded(operator.apply(jax.random.fold_in(key, number), leaves), shape)
 
     def apply(key: Key, tree: Tree) -> Message:
         require_key(key)
@@ -76,15 +78,27 @@ def sharded(op: Sketch, parts: int, axis: str = trees.MODEL) -> Sketch:
 
         return read_like
 
+    transpose = reading(lambda part: part.transpose)
+    same = op.estimate is op.transpose
     return Sketch(
         apply=apply,
-        transpose=reading(lambda part: part.transpose),
-        estimate=reading(lambda part: part.estimate),
+        transpose=transpose,
+        estimate=transpose if same else reading(lambda part: part.estimate),
         zeros=lambda like=None: op.zeros(),
         size=lambda like=None: op.size(),
         resize=lambda numbers: sharded(op.resize(numbers), parts, axis),
-        fixed_key=op.fixed_key,
     )
+
+
+def _require_new_maps(op: Sketch) -> None:
+    if op.fixed_key:
+        msg = "Expected an operator with a new map for each part, got one with a fixed "
+        raise ValueError(msg + "key: use fixed_key(sharded(op, parts), key).")
+
+
+def _padded(message: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    sizes = zip(shape, message.shape, strict=True)
+    return jnp.pad(message, [(0, most - size) for most, size in sizes])
 
 
 def _require(key: Key, message: Message, shape: tuple[int, ...]) -> None:

@@ -77,9 +77,10 @@ def merged(trained: Arrays, frozen: Arrays) -> dict[str, Any]:
     [[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]]
     """
     arrays = {**frozen, **trained}
-    parts = (A, B, SCALE)
-    whole = {n: arrays[n] for n in arrays if n.rpartition("/")[2] not in parts}
-    for name in [n for n in whole if f"{n}/{SCALE}" in frozen]:
+    scaled = [name for name in arrays if f"{name}/{SCALE}" in frozen]
+    added = {f"{name}/{part}" for name in scaled for part in (A, B, SCALE)}
+    whole = {name: arrays[name] for name in arrays if name not in added}
+    for name in scaled:
         scale, *pair = (arrays[f"{name}/{part}"] for part in (SCALE, A, B))
         rows, columns = matrix_shape(whole[name].shape)
         left, right = pair if rows <= columns else pair[::-1]

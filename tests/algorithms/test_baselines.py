@@ -254,3 +254,17 @@ def test_a_cocktail_has_the_bits_that_it_may_have(compression):
     d = 100_000
     made = catalog.build_compressor("cocktail", d, compression=compression, levels=15)
     assert 0.98 < made.bits(d) * compression / (32 * d) <= 1
+
+
+def test_a_vote_of_nobody_moves_nothing():
+    algorithm = algorithms.sign_sgd(loss, server_rate=0.1)
+    assert algorithm.downlink
+    vote = algorithm.downlink.transform
+    params = {"a": jnp.ones(3), "b": jnp.ones(2)}
+    state = vote.init(params)
+    none, _ = vote.update(jax.tree.map(jnp.zeros_like, params), state, params)
+    some, _ = vote.update(
+        {"a": jnp.array([0.0, 2, -2]), "b": jnp.zeros(2)}, state, params
+    )
+    assert not any(leaf.any() for leaf in jax.tree.leaves(none))
+    assert some["a"].tolist() == [1, 1, -1] and some["b"].tolist() == [1, 1]

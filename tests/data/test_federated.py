@@ -128,6 +128,19 @@ def test_other_files_are_refused_in_one_line(folder, so, train, words):
         federated.tags(so._replace(train=str(folder[0] / train)), words=3)
 
 
+def test_pixels_and_users_that_would_be_lost_are_refused(folder, tmp_path):
+    files = federated.Files(str(tmp_path), str(folder[0] / "leaf_test"))
+    ink = {"x": [[200.0] * 784], "y": [1]}
+    for file, user in (("a", "f00"), ("b", "f01")):
+        content = {"users": [user], "user_data": {user: ink}}
+        (tmp_path / f"{file}.json").write_text(json.dumps(content))
+    with refused("pixels that are not from 0 to 1", "f00"):
+        federated.femnist(files)
+    (tmp_path / "b.json").write_text((tmp_path / "a.json").read_text())
+    with refused("each user in one file", "f00"):
+        federated.femnist(files)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

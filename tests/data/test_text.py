@@ -145,10 +145,11 @@ def test_tokens_without_an_embedding_are_refused(token):
         (SENTENCES, b"good\ngood\n", {}, "each once"),
         (SENTENCES, b"good\n\nbad\n", {}, "each once"),
         (SENTENCES, b"", {}, "each once"),
+        (SENTENCES, b"good\nBad\n", {}, "lower case .*'Bad'"),
         (SENTENCES, b"\xff\n", {}, "UTF-8"),
         (SENTENCES, b"a\nb\nc\nd\n", {}, "vocabulary >= 7"),
     ],
-    ids=range(12),
+    ids=range(13),
 )
 def test_impossible_vocabularies_are_refused(splits_, file, options, words, tmp_path):
     if isinstance(file, bytes):

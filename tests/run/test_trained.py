@@ -1,5 +1,6 @@
 """A trained model predicts elsewhere what it did in its run, and continues texts."""
 
+import io
 import json
 import shutil
 
@@ -10,6 +11,7 @@ import pytest
 from PIL import Image
 
 from fl_sketch import models
+from fl_sketch.core import untrusted_files
 from fl_sketch.data import datasets, tokenizer
 from fl_sketch.models import params_io
 from fl_sketch.run import (
@@ -17,6 +19,7 @@ from fl_sketch.run import (
     generation,
     load_trained,
     predict,
+    prediction,
     run,
 )
 from fl_sketch.run.trained import Trained
@@ -236,6 +239,15 @@ def test_pictures_of_digits_are_what_the_data_set_has(digits, tmp_path):
 def test_inputs_of_another_form_are_refused(digits, inputs, words):
     with refused(*words):
         predict(load_trained(digits), inputs)
+
+
+def test_numbers_beyond_those_of_training_are_refused():
+    with refused("fit float32"):
+        prediction._floats(np.full((1, 3), 1e39), "float32", "npz/own")
+    content = io.BytesIO()
+    Image.fromarray(np.full((4, 4), 30000, np.uint16)).save(content, "png")
+    with refused("8 bits a channel", "mode I;16"):
+        untrusted_files.picture(content.getvalue(), "L", ["png"])
 
 
 @pytest.mark.slow

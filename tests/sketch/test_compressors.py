@@ -261,7 +261,7 @@ SIGN, TOP = compressors.sign(), compressors.top_k(33)
         (lambda: TOP.apply(KEY, X[0]), ValueError, "32.*k=33"),
         (lambda: compressors.random_k(65).bits(64), ValueError, "k=65"),
         (lambda: compressors.qsgd(0), ValueError, "levels=0"),
-        (lambda: compressors.qsgd(2**31), ValueError, "31"),
+        (lambda: compressors.qsgd(2**24), ValueError, "24"),
         (lambda: compressors.then(), ValueError, "at least one"),
         (lambda: compressors.then(SIGN, TOP).bits(D), ValueError, "uint"),
         (lambda: SIGN.apply(3, X[0]), TypeError, "key"),
@@ -274,3 +274,9 @@ def test_bad_input_is_refused_in_one_line(call, error, words):
     with pytest.raises(error, match=words) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_the_most_levels_keep_the_sign_of_the_largest_number():
+    x, levels = jnp.array([1.0, 0.5, -0.25, -1.0]), 2**24 - 1
+    for one in compressors.nearest(levels), compressors.qsgd(levels):
+        np.testing.assert_allclose(one.apply(KEY, x), x, atol=1e-6)

@@ -113,3 +113,16 @@ def test_what_is_called_by_itself_is_compiled_once(leaves):
     key, tree = jax.random.key(1), jax.tree.map(np.cos, TREE)
     with jax.no_tracing():
         there_and_back(key, tree)
+
+
+@pytest.mark.parametrize("name", ["fixed_key", "leaf_by_leaf", "sharded"])
+def test_an_estimate_that_is_the_adjoint_stays_it(name):
+    """So error feedback, which an unbiased estimate would let grow, refuses it."""
+    of = {
+        "fixed_key": lambda op: sketch.fixed_key(op, jax.random.key(0)),
+        "leaf_by_leaf": sketch.leaf_by_leaf,
+        "sharded": lambda op: sketch.sharded(op, 2),
+    }[name]
+    linear, median = of(sketch.gaussian(5)), of(sketch.count_sketch(5, rows=3))
+    assert linear.estimate is linear.transpose
+    assert median.estimate is not median.transpose

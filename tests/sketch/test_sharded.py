@@ -128,6 +128,8 @@ def test_an_update_that_cannot_be_cut_is_sketched_whole():
          lambda op: op.transpose(KEY, jnp.zeros((5, 9)), update())),
         (TypeError, "like=100", lambda op: op.transpose(KEY, op.zeros(), 100)),
         (ValueError, "parts=0", lambda op: sketch.sharded(op, 0)),
+        (ValueError, r"fixed_key\(sharded\(op",
+         lambda op: sketch.sharded(sketch.fixed_key(op, KEY), PARTS)),
         (ValueError, "stored=False", lambda op: catalog.build_sketch(
             "srht", 64, compression=4, rows=1, layout="whole", stored=True, parts=2
         )),

@@ -58,3 +58,8 @@ def test_an_array_keeps_its_type():
     first = lora.factors(KEY, "w", w.shape, 1)
     frozen = {"w": w, "w/lora_scale": np.float32(1)}
     assert lora.merged(first, frozen)["w"].dtype == jnp.bfloat16
+
+
+def test_arrays_of_a_model_may_have_the_names_of_factors():
+    own = {"w/kernel": np.ones((2, 3)), "w/lora_a": np.ones(2), "w/lora_b": np.ones(3)}
+    assert lora.merged({"w/lora_a": own["w/lora_a"]}, own).keys() == own.keys()
