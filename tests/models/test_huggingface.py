@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from fl_sketch import models
@@ -162,6 +163,24 @@ def test_a_model_is_written_as_it_came(tmp_path, write):
     assert all(jax.tree.leaves(equal))
     assert np.array_equal(outputs(own), outputs(again))
     assert (tmp_path / "b/tokenizer.json").is_file()
+
+
+def test_names_next_to_a_head_have_their_prefix(tmp_path):
+    """As `from_pretrained` of transformers requires, and a header with the format."""
+    for write, prefix in ((pretrained.bert, "bert."), (pretrained.llama, "model.")):
+        folder = tmp_path / prefix
+        write(folder)
+        for classes in (3, 0):
+            own = huggingface.load(folder, classes)
+            huggingface.save(own.params, folder, tmp_path / "saved")
+            with safe_open(tmp_path / "saved/model.safetensors", "numpy") as file:
+                names, metadata = [*file.keys()], file.metadata()
+            assert metadata == {"format": "pt"}
+            heads = [
+                n for n in names if n.startswith(("classifier", "score", "lm_head"))
+            ]
+            begun = {n.startswith(prefix) for n in names if n not in heads}
+            assert begun == {bool(heads)} and (heads or not classes)
 
 
 def without(name):

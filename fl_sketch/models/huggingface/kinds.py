@@ -3,6 +3,7 @@
 import inspect
 import os
 import pathlib
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -154,7 +155,8 @@ def save(
     """Writes a model that began with a folder in the same layout to another folder.
 
     The files that describe the model and its tokens are copied. A head has the names
-    that it has in folders with one.
+    that it has in folders with one, and next to it other names have their prefix, which
+    the package transformers requires.
 
     Args:
       params: the parameters.
@@ -163,13 +165,18 @@ def save(
       metadata: texts by their names, for the file of the arrays.
     """
     there, target = pretrained.read(source), files.writable_folder(out, "out")
-    names = {entry.ours: entry for entry in _kind(there).form(there).table}
-    whole = {}
+    form, whole = _kind(there).form(there), {}
+    names = {entry.ours: entry for entry in form.table}
     for name, leaf in named_leaves(params):
         entry, array = names[name], np.asarray(leaf)
         order = entry.back(array.ndim)
         whole[entry.theirs] = np.ascontiguousarray(array.transpose(order))
-    params_io.save(target / pretrained.WEIGHTS, whole, metadata)
+    body = {name for name in whole if re.match(rf"{form.body}|pooler\.", name)}
+    if body != {*whole}:
+        prefixes = {name: form.prefix * (name in body) for name in whole}
+        whole = {prefixes[name] + name: whole[name] for name in whole}
+    format_ = {"format": "pt"}  # of the order of axes, as transformers requires
+    params_io.save(target / pretrained.WEIGHTS, whole, {**format_, **(metadata or {})})
     for file in pretrained.files(there):
         if file.suffix == ".json" and file.name != pretrained.INDEX:
             shutil.copy(file, pathlib.Path(out) / file.name)
