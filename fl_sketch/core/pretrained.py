@@ -160,7 +160,7 @@ def padding(folder: Folder) -> int:
     ends = config.get("eos_token_id")
     choices = [found, config.get("pad_token_id")]
     choices += ends if isinstance(ends, list) else [ends]
-    token = next((one for one in choices if one is not None), None)
+    token = next((one for one in choices if one not in (None, -1)), None)  # -1: none
     if not isinstance(token, int) or not 0 <= token < size:
         folder.refuse(f"a pad_token_id below vocab_size={size}", f"{token!r}")
     return token

@@ -95,6 +95,7 @@ def test_the_padding_token_is_named_by_the_tokenizer_then_by_the_model(tmp_path)
     assert pad("name", {"pad_token": "[PAD]"}, pad_token_id=5) == 0
     assert pad("dictionary", {"pad_token": {"content": "[UNK]"}}) == 1
     assert pad("unknown", {"pad_token": "other"}, pad_token_id=5) == 5
+    assert pad("none", pad_token_id=-1, eos_token_id=3) == 3
 
 
 def test_tokens_and_other_inputs_stay_as_they_are(folder):

@@ -183,6 +183,12 @@ def test_names_next_to_a_head_have_their_prefix(tmp_path):
             assert begun == {bool(heads)} and (heads or not classes)
 
 
+def test_a_number_of_classes_is_none_or_at_least_one(tmp_path):
+    pretrained.bert(tmp_path)
+    with refused("classes=-1"):
+        huggingface.load(tmp_path, -1)
+
+
 def without(name):
     return lambda config, arrays: arrays.pop(name)
 

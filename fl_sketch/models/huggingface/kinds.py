@@ -76,6 +76,8 @@ def load(
       FileNotFoundError, ValueError: in one line, for a folder that is incomplete, or
         that holds another type of model.
     """
+    if classes:
+        validate.at_least_one(classes=classes)
     there = pretrained.read(folder)
     made = _module(there, classes, options)
     inputs = _kind(there).inputs
