@@ -121,8 +121,7 @@ def in_time(sampler: Sampler, clock: Clock) -> Sampler:
         early = clock.times(key, cohort.ids) <= clock.deadline
         return cohort.answering(cohort.weights * early)
 
-    own = {"draw": draw, "sampling": "", "timed": True, "whole": False}
-    return dataclasses.replace(sampler, **own)
+    return dataclasses.replace(sampler, draw=draw, sampling="", timed=True, whole=False)
 
 
 def lasting(sampler: Sampler, clock: Clock) -> Callable[[Key, Any], jax.Array]:

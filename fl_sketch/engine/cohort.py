@@ -100,17 +100,20 @@ def of_round(
     return sampler(drawn_by, number) if timed else sampler(drawn_by)
 
 
-def _alike(draw, sampling: str, population: int, size: float) -> Sampler:
+def _alike(draw, sampling: str, population: int, size: float, **facts) -> Sampler:
     """Returns a sampler of clients with equal weights."""
-    return Sampler(draw, sampling, population, size, float(population))
+    return Sampler(draw, sampling, population, size, float(population), **facts)
 
 
 def everyone(population: int) -> Sampler:
     """Draws all clients in every round."""
     validate.at_least_one(population=population)
     ids = jnp.arange(population, dtype=jnp.int32)
-    drawn = _alike(lambda key: _equal_weights(ids), "everyone", population, population)
-    return dataclasses.replace(drawn, whole=True)
+
+    def draw(key):
+        return _equal_weights(ids)
+
+    return _alike(draw, "everyone", population, population, whole=True)
 
 
 def fixed_size(population: int, size: int) -> Sampler:
@@ -136,7 +139,7 @@ def with_replacement(population: int, size: int) -> Sampler:
             jax.random.randint(key, (size,), 0, population, jnp.int32)
         )
 
-    return dataclasses.replace(_alike(draw, "", population, size), repeats=True)
+    return _alike(draw, "", population, size, repeats=True)
 
 
 def poisson(population: int, expected: float) -> Sampler:

@@ -147,7 +147,7 @@ def _rows(compiled, state, recorders, done: int, points: bool, watch) -> list[Ro
     results, rows = compiled.evaluate(state), []
     for place, recorder in enumerate(recorders):
         measured = {
-            name: _plain(value[place] if points else value)
+            name: plain(value[place] if points else value)
             for name, value in results.items()
         }
         loss = measured.get("test_loss", 0.0)
@@ -161,6 +161,6 @@ def _rows(compiled, state, recorders, done: int, points: bool, watch) -> list[Ro
     return rows
 
 
-def _plain(value: Any) -> Any:
-    """Returns the number of an array of one number."""
+def plain(value: Any) -> Any:
+    """Returns the number of an array of one number, and anything else as it is."""
     return value.item() if getattr(value, "shape", None) == () else value

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from fl_sketch.core.protocols import Tree
 from fl_sketch.data import Clients
 from fl_sketch.engine.client_metrics import PerExample, columns_of
+from fl_sketch.engine.loop import plain
 from fl_sketch.engine.recorder import ABSENCES, Row
 from fl_sketch.workdir.rows import MARK, is_column
 
@@ -45,12 +46,12 @@ def _require_columns(columns: Any) -> None:
         )
         raise ValueError(msg)
     for name, value in columns.items():
-        plain = value.item() if getattr(value, "shape", None) == () else value
-        text = isinstance(plain, str) and plain.isprintable() and len(plain) <= LONGEST
-        if not isinstance(plain, int | float) and not (text and _read(plain) == plain):
+        one = plain(value)
+        text = isinstance(one, str) and one.isprintable() and len(one) <= LONGEST
+        if not isinstance(one, int | float) and not (text and _read(one) == one):
             msg = (
                 "Expected look to return numbers, and texts of one line of at most "
-                f"{LONGEST} characters that are no numbers, got {name}={plain!r}."
+                f"{LONGEST} characters that are no numbers, got {name}={one!r}."
             )
             raise ValueError(" ".join(msg.split()))
 

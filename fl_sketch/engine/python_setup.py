@@ -21,7 +21,7 @@ from fl_sketch.engine import checks, data_checks, programs, still
 from fl_sketch.engine.clients import Fetch
 from fl_sketch.engine.cohort import Sampler, of_round
 from fl_sketch.engine.costs import Prices, Traffic, prices
-from fl_sketch.engine.loop import MOST, Compiled
+from fl_sketch.engine.loop import MOST, Compiled, plain
 from fl_sketch.engine.mesh import chunk_size, mesh_over, name_of
 from fl_sketch.engine.plan import plan_of
 from fl_sketch.engine.recorder import Known
@@ -29,7 +29,7 @@ from fl_sketch.engine.round import State, initial_state, make_round
 from fl_sketch.engine.rounds import Play, compile_rounds
 from fl_sketch.engine.task import Task
 from fl_sketch.models import params_io
-from fl_sketch.privacy.guarantee import Guarantee, promised
+from fl_sketch.privacy.guarantee import Guarantee, promised, require_left
 from fl_sketch.workdir import odometer, origin
 from fl_sketch.workdir.identity import identity_of
 from fl_sketch.workdir.origin import TrainedOn
@@ -128,13 +128,6 @@ class PythonSetup(NamedTuple):
         before = self._seen()
         if before is None:
             return
-        if before.names and not before.digests:  # of a release, which has names only
-            msg = (
-                "Expected params_from with a record of its data in a private run, got "
-                f"params_from={self.params_from}, a release, which does not tell "
-                "whether it has seen these data. Leave out params_from if it has not."
-            )
-            raise ValueError(msg)
         if reason := origin.seen(before, "", _digests(self.clients)):
             msg = (
                 "Expected params of public data in a private run, got params_from="
@@ -176,16 +169,7 @@ class PythonSetup(NamedTuple):
         """
         guarantee, mesh = chosen.guarantee, self.mesh
         same = NamedSharding(mesh, P())
-        places, working = self.sampler.places, chosen.traffic.working
-        chunk = chunk_size(mesh, places, working, given=self.chunk)
-        play = Play(
-            make_round(chosen.algorithm, self.fetch, mesh, chunk=chunk),
-            self.sampler,
-            chunk=chunk,
-            steps=self.steps,
-            batch=self.batch,
-            most=min(every, self.last, MOST),
-        )
+        play = self._play(chosen, every)
         form = residency.form(self.data, self.clients.examples, mesh, self.batches)
 
         def compiled(roots) -> Compiled:
@@ -201,34 +185,32 @@ class PythonSetup(NamedTuple):
             seconds = time.perf_counter() - begin
             return Compiled(advance, lambda state: look(state.server.params), seconds)
 
-        last = self._last_round(guarantee, int(begun.server.round))
+        last = guarantee.rounds if guarantee else self.last
+        require_left(last, int(begun.server.round), self.terms["target_epsilon"])
         return Task(
             start=lambda roots: jax.device_put(begun, same),
             compile=compiled,
             roots=lambda secret: _with(self.key, secret),
             known=Known(chosen.prices, self.clients.population, guarantee),
             last=last,
-            # A record has room for the rounds of a row, and there are no more than all.
-            every=min(every, last),
+            every=every,
             frozen=_frozen(chosen.constants),
             standing=self._standing(chosen),
             untouched=chosen.traffic.uses.untouched,
         )
 
-    def _last_round(self, guarantee: Guarantee | None, done: int) -> int:
-        """Returns the last round of the run, or of its privacy budget.
-
-        Raises:
-          ValueError: if the budget allows no round after those that are done.
-        """
-        last = guarantee.rounds if guarantee else self.last
-        if last <= done:
-            msg = (
-                f"Expected a privacy budget for more than {done} rounds, got "
-                f"target_epsilon={self.terms['target_epsilon']}, which is spent."
-            )
-            raise ValueError(msg)
-        return last
+    def _play(self, chosen: Chosen, every: int) -> Play:
+        """Returns how rounds are played."""
+        sizes = self.sampler.places, chosen.traffic.working
+        chunk = chunk_size(self.mesh, *sizes, given=self.chunk)
+        return Play(
+            make_round(chosen.algorithm, self.fetch, self.mesh, chunk=chunk),
+            self.sampler,
+            chunk=chunk,
+            steps=self.steps,
+            batch=self.batch,
+            most=min(every, self.last, MOST),
+        )
 
     def _standing(self, chosen: Chosen) -> Callable[[Server], list[str]] | None:
         """Returns what names what a client's work does not move, if a part trains.
@@ -264,7 +246,7 @@ class PythonSetup(NamedTuple):
             guarantee = guarantee._replace(partition=self._dealt())
         devices, program = name_of(self.mesh), self._program(chosen.algorithm)
         return task._replace(
-            config=jax.tree.map(_plain, config),
+            config=jax.tree.map(plain, config),
             identity=identity_of(
                 digests,
                 devices,
@@ -333,11 +315,6 @@ class PythonSetup(NamedTuple):
                 "server": str(jax.tree.structure(server)),  # with names of its state
             },
         }
-
-
-def _plain(value: Any) -> Any:
-    """Returns a number of numpy as one of Python, and anything else as it is."""
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _said(mechanism: Mechanism | None) -> dict[str, Any]:

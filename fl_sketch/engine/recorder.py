@@ -106,10 +106,8 @@ class Recorder:
         of_clients = [name for name in self.recent if name.startswith(OF_CLIENTS)]
         released = [name for name in self.recent if name not in of_clients]
         if both := {*measured} & {*released}:
-            msg = (
-                f"Expected look without columns that a mechanism releases, got {both}."
-            )
-            raise ValueError(msg)
+            msg = "Expected look without columns that a mechanism releases, got "
+            raise ValueError(msg + f"{', '.join(sorted(both))}.")
         of_clients.sort(key=lambda name: name != "train_loss")
         row: Row = {
             "round": done,

@@ -149,31 +149,18 @@ def resumed(folder: Workdir | None, task: Task, say: Say) -> Progress:
     fresh = begin(task)
     like = {"state": fresh.state}
 
-    def newest(folder: Workdir) -> checkpoint.Saved | None:
+    found = None
+    if folder:
         saved = checkpoint.newest(folder.checkpoints, like, say)
-        if saved is None:
-            folder.restore({}, task.last)
-            return None
-        path = checkpoint.path_of(folder.checkpoints, saved.number)
-        folder.require_own(path, saved.extra)
-        _require_same_secret(path, task, saved.extra)
-        folder.restore(saved.extra, task.last)
-        return saved
-
-    def packed_newest(folder: Workdir) -> bytes:
-        saved, packed = newest(folder), io.BytesIO()
-        if saved is None:
-            return b""
-        checkpoint.write(packed, saved.tree, saved.extra)
-        return packed.getvalue()
-
-    if folder and not multiprocess.several():
-        saved = newest(folder)
-        return _gone_on(fresh, saved.tree, saved.extra) if saved else fresh
-    packed = _from_first(folder, packed_newest)
-    if not packed:
-        return fresh
-    return _gone_on(fresh, *checkpoint.read(io.BytesIO(packed), like))
+        if saved:
+            path = checkpoint.path_of(folder.checkpoints, saved.number)
+            folder.require_own(path, saved.extra)
+            _require_same_secret(path, task, saved.extra)
+            found = saved.tree, saved.extra
+        folder.restore(saved.extra if saved else {}, task.last)
+    if multiprocess.several():
+        found = _told(found, like)
+    return _gone_on(fresh, *found) if found else fresh
 
 
 def ended(folder: Workdir, task: Task, rounds: int) -> tuple[Progress, list[Row]]:
@@ -190,6 +177,15 @@ def ended(folder: Workdir, task: Task, rounds: int) -> tuple[Progress, list[Row]
     path = checkpoint.path_of(folder.checkpoints, rounds)
     folder.require_own(path, saved.extra)
     return _gone_on(fresh, saved.tree, saved.extra), folder.rows_in(saved.extra)
+
+
+def _told(found: tuple | None, like: Any) -> tuple | None:
+    """Returns the tree and the arrays that the first process found, in all of them."""
+    packed = io.BytesIO()
+    if found:
+        checkpoint.write(packed, *found)
+    whole = multiprocess.from_first(packed.getvalue())
+    return checkpoint.read(io.BytesIO(whole), like) if whole else None
 
 
 def _gone_on(fresh: Progress, tree, extra) -> Progress:

@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 
 from fl_sketch.config import arguments
 from fl_sketch.engine.task import Task
+from fl_sketch.privacy.guarantee import require_left
 from fl_sketch.run.setup import Setup
 from fl_sketch.run.task import of_setup
 
@@ -63,9 +64,4 @@ def _require_same_noise(
             "to the privacy.planned_rounds that it started with at most."
         )
         raise ValueError(msg)
-    if longer.last == shorter.last:
-        msg = (
-            f"Expected a privacy budget for more than {shorter.last} rounds, got "
-            f"target_epsilon={privacy.target_epsilon}, which is spent."
-        )
-        raise ValueError(msg)
+    require_left(longer.last, shorter.last, privacy.target_epsilon)

@@ -51,7 +51,7 @@ class Score(NamedTuple):
 
     def of(self, row: Mapping[str, Any]) -> float:
         """Returns the number of a `row`."""
-        return measured(row)[self.column]
+        return _number(row[self.column])
 
     def worth(self, value: float) -> float:
         """Returns a number that is larger for a better `value`."""
@@ -86,13 +86,15 @@ def is_column(name: Any) -> bool:
 def measured(row: Mapping[str, Any]) -> dict[str, float]:
     """Returns the numbers of a `row` on data that belong to no client.
 
-    A file of json has None for NaN.
-
     >>> measured({"round": 3, "test_auc": None})
     {'test_auc': nan}
     """
-    found = {name: row[name] for name in row if name.startswith(MEASURED)}
-    return {n: math.nan if found[n] is None else float(found[n]) for n in found}
+    return {name: _number(row[name]) for name in row if name.startswith(MEASURED)}
+
+
+def _number(value: Any) -> float:
+    """Returns a number of a file; json has None for NaN."""
+    return math.nan if value is None else float(value)
 
 
 def marked(row: Mapping[str, Any], private: bool) -> dict[str, Any]:

@@ -175,10 +175,9 @@ def save(
         whole[entry.theirs] = np.ascontiguousarray(array.transpose(order))
     body = {name for name in whole if re.match(rf"{form.body}|pooler\.", name)}
     if body != {*whole}:
-        prefixes = {name: form.prefix * (name in body) for name in whole}
-        whole = {prefixes[name] + name: whole[name] for name in whole}
-    format_ = {"format": "pt"}  # of the order of axes, as transformers requires
-    params_io.save(target / pretrained.WEIGHTS, whole, {**format_, **(metadata or {})})
+        whole = {form.prefix * (name in body) + name: whole[name] for name in whole}
+    told = {"format": "pt", **(metadata or {})}  # which transformers requires
+    params_io.save(target / pretrained.WEIGHTS, whole, told)
     for file in pretrained.files(there):
         if file.suffix == ".json" and file.name != pretrained.INDEX:
             shutil.copy(file, pathlib.Path(out) / file.name)
