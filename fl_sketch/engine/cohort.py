@@ -111,6 +111,7 @@ def everyone(population: int) -> Sampler:
     ids = jnp.arange(population, dtype=jnp.int32)
 
     def draw(key):
+        del key
         return _equal_weights(ids)
 
     return _alike(draw, "everyone", population, population, whole=True)

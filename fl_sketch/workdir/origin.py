@@ -196,9 +196,7 @@ def seen(before: TrainedOn | None, name: str, digests: Mapping[str, str]) -> str
     if UNKNOWN in before.names:
         return "whose record of training data is damaged or lacks its key"
     if before.names and not (name or before.digests):
-        return (
-            "a release, which does not tell its data: leave it out if these are others"
-        )
+        return "a release, which does not tell its data: leave it out if they differ"
     keys = b"", *before.keys
     names = {hidden(one) for one in before.names}
     train = [digests[array] for array in digests if array.startswith("train_")]
