@@ -190,7 +190,8 @@ def head(task: Task) -> str:
     columns = COLUMNS | scores | COSTS
     if task.private:
         columns["epsilon"] = EPSILON
-    columns |= {name.replace("_train_", " "): NOISED for name in task.facts["noised"]}
+    noised = sorted(task.facts["noised"])  # as `row` has them
+    columns |= {name.replace("_train_", " "): NOISED for name in noised}
     return " ".join(f"{name:>{width}}" for name, (width, _) in columns.items())
 
 
@@ -212,7 +213,7 @@ def row(values: Mapping[str, Any]) -> str:
     columns = [*COLUMNS.values(), *[SCORE] * len(scores), *COSTS.values()]
     if values.get("epsilon") not in (None, ""):
         cells, columns = (*cells, _up(values["epsilon"])), [*columns, EPSILON]
-    noised = [values[name] for name in values if name.startswith("noised_")]
+    noised = [values[name] for name in sorted(values) if name.startswith("noised_")]
     cells, columns = (*cells, *noised), [*columns, *[NOISED] * len(noised)]
     return " ".join(
         f"{'-' if cell is None else form.format(cell):>{width}}"
