@@ -25,8 +25,10 @@ RATES = {  # of the server
 LORA = {"client.trains": "lora(rank=8, on=query|value)+head"}
 COMPRESSIONS = (50.0, 500.0, 5000.0)
 BLOCKS = [f"block{number}" for number in range(1, 7)]
-RANDOM = {"model.fresh": ",".join(["tokens", "positions", "types", "norm", *BLOCKS])}
-RANDOM["client.rate"] = 0.003  # at 0.03 the second step of a client raises its loss
+RANDOM = {
+    "model.fresh": ",".join(["tokens", "positions", "types", "norm", *BLOCKS]),
+    "client.rate": 0.003,  # 0.03 is too large for random weights
+}
 
 
 def get_config(folder: str = "minilm"):
