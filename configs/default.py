@@ -113,7 +113,7 @@ def get_config() -> ConfigDict:
     config.client.batches = "fresh"
     config.client.decay = 1.0  # of both rates, between rounds; for dp_fedavg
     config.client.proximal = 0.0  # mu of FedProx, for fedavg
-    # of gradient tracking, a factor of 1/(K eta); with a sketch 0.01 to 0.03
+    # of gradient tracking, a factor of 1/(K eta); 0.01 to 0.03 for compressed messages
     config.client.gain = 1.0
     config.client.clip = 0.0  # tau: norm to which safl clips updates; 0: no clipping
 

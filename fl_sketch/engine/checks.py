@@ -16,7 +16,8 @@ from fl_sketch.data import Clients
 from fl_sketch.engine import cohort as cohorts
 from fl_sketch.engine import ledger, multiprocess
 from fl_sketch.engine.cohort import Sampler
-from fl_sketch.engine.costs import Prices, Traffic, measure_traffic
+from fl_sketch.engine.costs import Traffic, measure_traffic
+from fl_sketch.engine.prices import Prices
 from fl_sketch.engine.round import State, initial_state
 from fl_sketch.workdir.identity import ACCEPTED
 from fl_sketch.workdir.rows import is_column

@@ -23,7 +23,7 @@ from fl_sketch.engine import programs
 from fl_sketch.engine.clients import played
 from fl_sketch.engine.data_uses import DataUses, uses_of
 from fl_sketch.engine.mesh import chunk_size, on_cpu
-from fl_sketch.engine.relays import Relay
+from fl_sketch.engine.prices import Follow, Prices
 from fl_sketch.engine.round import initial_server
 from fl_sketch.workdir.rows import is_column
 
@@ -67,96 +67,6 @@ class Traffic(NamedTuple):
     coded: bool
     uses: DataUses = DataUses()
     needed: Any = ()
-
-
-class Follow(NamedTuple):
-    """The bytes that a client downloads to replay the server's steps.
-
-    Attributes:
-      begin: to start after the first round, in addition to the parameters.
-      missed: for every round since the last one.
-      early: in addition, for each of the first `warmup` rounds.
-      always: what clients read and cannot compute themselves.
-    """
-
-    begin: int
-    missed: int
-    early: int = 0
-    warmup: int = 0
-    always: int = 0
-
-
-class Prices(NamedTuple):
-    """The bytes that a client receives.
-
-    Attributes:
-      params: of the parameters.
-      read: of other things that it reads, if it downloads the model.
-      heard: of the means that it needs within the round, instead of replies.
-      followed: whether clients replay the server's steps.
-      relay: the relay of messages if there is no server.
-      exchanges: the messages of a client in a round, if there is a relay.
-      once: of the arrays that do not train, which a client downloads on its first
-        visit.
-    """
-
-    params: int
-    read: int = 0
-    heard: int = 0
-    follow: Follow = Follow(0, 0)
-    followed: bool = False
-    relay: Relay | None = None
-    exchanges: int = 1
-    once: int = 0
-
-    def sent(self, clients: Any, message: Any) -> Any:
-        """Returns the bytes that clients send whose own messages have so many."""
-        if self.relay is None:
-            return message
-        return self.relay.sent[clients] * (message + self.exchanges * self.relay.extra)
-
-    def told(self, reply: Any) -> Any:
-        """Returns the bytes that clients receive from a server between exchanges."""
-        return 0 if self.relay else self.heard or reply
-
-    @property
-    def model(self) -> int:
-        """The bytes that a client downloads if it does not replay steps."""
-        return self.params + self.read
-
-    def fetched(self, last: Any, heard: Any, number: Any) -> np.ndarray:
-        """Returns the bytes that clients fetch before their work in round `number`.
-
-        Args:
-          last: the round in which each of them last had the model; -1: never.
-          heard: bytes of that round's means that they received during it.
-        """
-        last = np.asarray(last, np.int64)
-        if not self.followed:
-            return np.full(last.shape, self.model, np.int64)
-        whole = self.params + self.follow.begin
-        # A client with the model of round m lacks the steps of rounds m to number - 1.
-        since = self._sent(number) - self._sent(np.maximum(last, 0)) - heard
-        # All begin with the same parameters, and with nothing else.
-        new = np.minimum(whole, self.params + self._sent(number))
-        least = np.where(last < 0, new, np.clip(since, 0, whole))
-        return least + self.follow.always
-
-    def in_a_run(self, rounds: int, gap: float) -> int:
-        """Returns the bytes that a client fetches in a run.
-
-        It is drawn every `gap` of the `rounds`, for the first time after half of one.
-        """
-        visits = np.arange(gap / 2, rounds, gap).astype(np.int64)
-        last = np.append(-1, visits)[: visits.size]
-        heard = np.where(last < 0, 0, self.heard)
-        seen = self.fetched(last, heard, visits).sum()
-        return int(seen) + self.once * bool(visits.size)
-
-    def _sent(self, rounds: Any) -> Any:
-        """Returns the bytes that the server sent in so many first rounds."""
-        follow = self.follow
-        return follow.missed * rounds + follow.early * np.minimum(rounds, follow.warmup)
 
 
 def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic:
@@ -252,7 +162,8 @@ def prices(
         server sends the round's means, or its downlink's output, and every client
         replays the server's step (`player.replay`). A client that was away or is new
         downloads what it missed, or the model if that is smaller. "cheapest": the
-        smaller of the two. A server that draws from its own key cannot be replayed.
+        smaller of the two for an average client; if both are equal, "messages" where
+        no client fetches more. A server that draws from its own key cannot be replayed.
       rounds: the number of rounds of the run.
       gap: the average number of rounds between two draws of a client.
       once: the bytes of the arrays that do not train.
@@ -276,12 +187,13 @@ def prices(
         warmup, always = algorithm.downlink.warmup, read["guard"] + read["memory"]
         follow = Follow(opt, short, means - short, warmup, always)
     size = FLOAT_BYTES * trees.size(params)
-    model = Prices(size, sum(read.values()), traffic.heard, follow, once=once)
-    ways = {"model": model, "messages": model._replace(followed=True)}
+    heard, replies = traffic.heard, -(-traffic.bits_told // 8)
+    model = Prices(size, sum(read.values()), heard, replies, follow, once=once)
+    ways = {"messages": model._replace(followed=True), "model": model}
     if traffic.alone:
         ways = {"model": model}
     if download == "cheapest":
-        return min(ways.values(), key=lambda way: way.in_a_run(rounds, gap))
+        return min(ways.values(), key=lambda way: (way.in_a_run(rounds, gap), way.most))
     if download not in ways:
         msg = (
             "Expected download='model' with a server whose step is random, so that no "

@@ -18,7 +18,7 @@ import numpy as np
 
 from fl_sketch.core import shown, validate
 from fl_sketch.core.wire import byte_count
-from fl_sketch.engine.costs import Prices
+from fl_sketch.engine.prices import Prices
 from fl_sketch.engine.round import SimulatorOnly
 
 

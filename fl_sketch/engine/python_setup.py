@@ -20,10 +20,11 @@ from fl_sketch.data import batches as client_batches
 from fl_sketch.engine import checks, data_checks, programs, still
 from fl_sketch.engine.clients import Fetch
 from fl_sketch.engine.cohort import Sampler, of_round
-from fl_sketch.engine.costs import Prices, Traffic, prices
+from fl_sketch.engine.costs import Traffic, prices
 from fl_sketch.engine.loop import MOST, Compiled, plain
 from fl_sketch.engine.mesh import chunk_size, mesh_over, name_of
 from fl_sketch.engine.plan import plan_of
+from fl_sketch.engine.prices import Prices
 from fl_sketch.engine.recorder import Known
 from fl_sketch.engine.round import State, initial_state, make_round
 from fl_sketch.engine.rounds import Play, compile_rounds

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fl_sketch.engine.costs import Prices
 from fl_sketch.engine.ledger import Ledger, empty, record
+from fl_sketch.engine.prices import Prices
 from fl_sketch.engine.round import Report
 from fl_sketch.privacy.guarantee import Guarantee
 from fl_sketch.workdir import rows

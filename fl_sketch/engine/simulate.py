@@ -30,9 +30,10 @@ from fl_sketch.engine import checks, ledger, own_columns, progress_bar, resumabl
 from fl_sketch.engine.client_metrics import PerExample
 from fl_sketch.engine.clients import Client
 from fl_sketch.engine.cohort import Sampler
-from fl_sketch.engine.costs import Prices, Traffic
+from fl_sketch.engine.costs import Traffic
 from fl_sketch.engine.loop import Watch
 from fl_sketch.engine.mesh import mesh_over
+from fl_sketch.engine.prices import Prices
 from fl_sketch.engine.python_setup import MakeAlgorithm, PythonSetup
 from fl_sketch.engine.recorder import Row
 from fl_sketch.engine.resumable import Progress

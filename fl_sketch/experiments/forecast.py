@@ -153,7 +153,7 @@ def lines(setup: Setup) -> list[str]:
     still = f"frozen {sized(found.frozen)}, " if found.frozen else ""
     products = found.operations / found.speed.operations
     copies = found.moved / found.speed.bytes
-    limits = ("matrix products", products), ("memory speed", copies)
+    limits = ("its matrix products", products), ("copies of the parameters", copies)
     name, least = max(limits, key=lambda limit: limit[1])
     share = f" ({found.clients:.3g} s for clients)" if found.clients else ""
     return [
@@ -162,7 +162,7 @@ def lines(setup: Setup) -> list[str]:
         f"{whole:.3g} s after compilation",
         f"  memory per device: {sized(memory)} (data {sized(found.data)}, state "
         f"{sized(found.state)}, {still}local training {sized(cost.temporaries)})",
-        f"  limit: {name}, {least:.3g} s per round, for {found.operations:.3g} "
-        f"operations at {found.speed.operations:.3g} per second and "
+        f"  at least {least:.3g} s per round, for {name}: {found.operations:.3g} "
+        f"operations of products at {found.speed.operations:.3g} per second, and "
         f"{sized(found.moved)} of parameters at {sized(found.speed.bytes)} per second",
     ]

@@ -231,8 +231,7 @@ def _costs(config: ConfigDict, task: Task) -> list[str]:
     facts, prices = task.facts, task.known.prices
     clients, up = privacy.expected(config), facts["bytes_up_planned"]
     rounds_away = config.data.clients / clients
-    followed = round(prices.follow.missed * rounds_away) + prices.follow.always
-    down = followed if prices.followed else prices.model
+    down = prices.within + prices.usual(rounds_away)
     text = [
         f"{facts['algorithm']}: {facts['model']} of {display.size(facts)} on "
         f"{facts['dataset']}, {clients} of {config.data.clients} clients per round",
@@ -246,7 +245,7 @@ def _costs(config: ConfigDict, task: Task) -> list[str]:
     fetched = in_all * down + prices.once * min(config.data.clients, in_all)
     if prices.followed:
         in_a_run = prices.in_a_run(config.rounds, rounds_away)
-        fetched = config.data.clients * in_a_run + in_all * prices.heard
+        fetched = config.data.clients * in_a_run + in_all * prices.within
     extra = prices.followed or prices.once
     about, first = "about " * bool(extra), ", first downloads included" * bool(extra)
     return [

@@ -3,7 +3,7 @@
 A site that follows has the server's whole state: parameters, moments and memory. It
 begins a round with the means of the rounds since its last one. A new site gets the
 first parameters and all means, or the whole state where that is shorter. So does one
-that was away for long. `engine.costs.Prices.fetched` counts the same bytes.
+that was away for long. `engine.prices.Prices.fetched` counts the same bytes.
 """
 
 import hashlib

@@ -160,11 +160,16 @@ def _how(guarantee, asked: int) -> list[str]:
 
 def _down(prices) -> str:
     once = f", and {prices.once / 1e3:.4g} kB once per client" * bool(prices.once)
+    within = prices.within / 1e3
     if not prices.followed:
-        whole = "the part that trains" if once else "the whole model"
-        return f"{prices.model / 1e3:.4g} kB per client and round ({whole}){once}"
+        parts = "the part that trains" if once else "the whole model"
+        parts += " and server state" * bool(prices.read)
+        parts += f", and {within:.4g} kB during the round" * bool(within)
+        whole = prices.model / 1e3 + within
+        return f"{whole:.4g} kB per client and round ({parts}){once}"
+    once = f", and {within:.4g} kB during each round" * bool(within) + once
     follow = prices.follow
-    missed, most = follow.missed, prices.params + follow.begin + follow.always
+    missed, most = follow.missed, prices.most
     more = f" and {follow.always / 1e3:.4g} kB per round" * bool(follow.always)
     whole = "the whole model" + " and server state" * bool(follow.begin)
     return (

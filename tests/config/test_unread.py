@@ -62,6 +62,11 @@ def test_keys_that_an_algorithm_does_not_read_are_found(changes, found):
         ({}, "a smaller client.rate or a smaller server.rate may help"),
         ({"algorithm": "fetchsgd"}, "a smaller server.rate may help"),
         (
+            {"algorithm": "fedcomgate"},
+            "a smaller client.rate or a smaller server.rate or a smaller client.gain "
+            "may help",
+        ),
+        (
             {"algorithm": "fetchsgd", "sketch.forget": "subtract"},
             "a smaller server.rate or sketch.forget=zero may help",
         ),

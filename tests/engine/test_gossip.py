@@ -17,8 +17,8 @@ from fl_sketch.core.protocols import Memory, Round
 from fl_sketch.engine import graph as graphs
 from fl_sketch.engine import initial_server, ledger, relays
 from fl_sketch.engine.clients import Client
-from fl_sketch.engine.costs import Prices
 from fl_sketch.engine.exchange import as_heard
+from fl_sketch.engine.prices import Prices
 from tests.engine.test_relays import flood_by_hand
 from tests.quadratics import CATALOGUE, PARAMS, fetch, optima
 from tests.simulation import KEY, cohort_of, compiled, with_cohort

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fl_sketch.engine import checks, ledger
-from fl_sketch.engine.costs import Follow, Prices
+from fl_sketch.engine.prices import Follow, Prices
 from fl_sketch.engine.round import SimulatorOnly
 
 pytestmark = pytest.mark.fast

@@ -11,7 +11,7 @@ import pytest
 from fl_sketch import engine
 from fl_sketch.core.protocols import Channel, Delivery
 from fl_sketch.engine import costs as traffic
-from fl_sketch.engine import ledger
+from fl_sketch.engine import ledger, prices
 from tests.quadratics import CATALOGUE, COCKTAIL, COUNT, PARAMS, STEPS, TOP
 from tests.quadratics import D as SIZE
 
@@ -65,9 +65,30 @@ def test_the_cheapest_way_depends_on_how_often_a_client_is_drawn():
         price("post")
 
 
+def test_messages_are_chosen_where_an_average_client_fetches_as_much():
+    algorithm = CATALOGUE["heaprix_gate"]
+    found = traffic.measure_traffic(algorithm, PARAMS, BATCHES)
+    asked = {"download": "cheapest", "rounds": 10, "gap": 10.0}
+    chosen = traffic.prices(algorithm, PARAMS, found, **asked)
+    other = chosen._replace(followed=False)
+    assert chosen.followed and chosen.in_a_run(10, 10.0) == other.in_a_run(10, 10.0)
+
+
+def test_replies_and_means_are_counted_within_a_round():
+    for name in ("safl", "heaprix", "heaprix_gate"):
+        algorithm = CATALOGUE[name]
+        found = traffic.measure_traffic(algorithm, PARAMS, BATCHES)
+        one = traffic.prices(algorithm, PARAMS, found, download="model", rounds=10)
+        who, told = (np.zeros(1, int), np.ones(1, bool)), found.bits_told // 8
+        report = engine.SimulatorOnly(*who, 0, told, {})
+        down = ledger.record(ledger.empty(1), one, 0, report).down
+        assert one.model + one.within == down
+        assert bool(one.within) == (name != "safl")
+
+
 def test_the_cheapest_way_counts_warm_up_and_newcomers_as_the_ledger_does():
-    follow = traffic.Follow(begin=200, missed=5, early=100, warmup=20)
-    model = traffic.Prices(100, follow=follow)
+    follow = prices.Follow(begin=200, missed=5, early=100, warmup=20)
+    model = prices.Prices(100, follow=follow)
     followed = model._replace(followed=True)
     for rounds, gap in ((10, 1), (25, 1), (60, 2), (400, 3)):
         for price in (model, followed):

@@ -89,7 +89,7 @@ def test_the_memory_of_a_run_is_that_of_its_program(monkeypatch, changes):
         assert arguments == pytest.approx(memory.argument_size_in_bytes, abs=300)
     assert found.cost.seconds > 0
     assert found.evaluation > 0
-    assert any("limit: " in line for line in forecast.lines(setup))
+    assert any("at least " in line for line in forecast.lines(setup))
 
 
 def test_the_speed_of_a_machine_is_kept(monkeypatch, tmp_path):

@@ -1,0 +1,116 @@
+"""What a client receives in a round and in a run, in bytes, from what is sent."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fl_sketch.engine.relays import Relay
+
+
+class Follow(NamedTuple):
+    """The bytes that a client downloads to replay the server's steps.
+
+    Attributes:
+      begin: to start after the first round, in addition to the parameters.
+      missed: for every round since the last one.
+      early: in addition, for each of the first `warmup` rounds.
+      always: what clients read and cannot compute themselves.
+    """
+
+    begin: int
+    missed: int
+    early: int = 0
+    warmup: int = 0
+    always: int = 0
+
+
+class Prices(NamedTuple):
+    """The bytes that a client receives.
+
+    Attributes:
+      params: of the parameters.
+      read: of other things that it reads, if it downloads the model.
+      heard: of the means that it needs within the round, instead of replies.
+      replies: of the server's replies between exchanges.
+      followed: whether clients replay the server's steps.
+      relay: the relay of messages if there is no server.
+      exchanges: the messages of a client in a round, if there is a relay.
+      once: of the arrays that do not train, which a client downloads on its first
+        visit.
+    """
+
+    params: int
+    read: int = 0
+    heard: int = 0
+    replies: int = 0
+    follow: Follow = Follow(0, 0)
+    followed: bool = False
+    relay: Relay | None = None
+    exchanges: int = 1
+    once: int = 0
+
+    def sent(self, clients: Any, message: Any) -> Any:
+        """Returns the bytes that clients send whose own messages have so many."""
+        if self.relay is None:
+            return message
+        return self.relay.sent[clients] * (message + self.exchanges * self.relay.extra)
+
+    def told(self, reply: Any) -> Any:
+        """Returns the bytes that clients receive from a server between exchanges."""
+        return 0 if self.relay else self.heard or reply
+
+    @property
+    def within(self) -> int:
+        """The bytes that a client receives during a round, after its download."""
+        return self.told(self.replies)
+
+    @property
+    def model(self) -> int:
+        """The bytes that a client downloads if it does not replay steps."""
+        return self.params + self.read
+
+    @property
+    def most(self) -> int:
+        """The most bytes that a client downloads before its work in a round."""
+        if self.followed:
+            return self.params + self.follow.begin + self.follow.always
+        return self.model
+
+    def fetched(self, last: Any, heard: Any, number: Any) -> np.ndarray:
+        """Returns the bytes that clients fetch before their work in round `number`.
+
+        Args:
+          last: the round in which each of them last had the model; -1: never.
+          heard: bytes of that round's means that they received during it.
+        """
+        last = np.asarray(last, np.int64)
+        if not self.followed:
+            return np.full(last.shape, self.model, np.int64)
+        whole = self.params + self.follow.begin
+        # A client with the model of round m lacks the steps of rounds m to number - 1.
+        since = self._sent(number) - self._sent(np.maximum(last, 0)) - heard
+        # All begin with the same parameters, and with nothing else.
+        new = np.minimum(whole, self.params + self._sent(number))
+        least = np.where(last < 0, new, np.clip(since, 0, whole))
+        return least + self.follow.always
+
+    def usual(self, gap: float) -> int:
+        """Returns the bytes that a client fetches `gap` rounds after its last one."""
+        last = self.follow.warmup
+        return round(self.fetched(last, self.heard, last + gap).item())
+
+    def in_a_run(self, rounds: int, gap: float) -> int:
+        """Returns the bytes that a client fetches before its work in all rounds.
+
+        It is drawn every `gap` of the `rounds`, for the first time after half of one.
+        """
+        visits = np.arange(gap / 2, rounds, gap).astype(np.int64)
+        last = np.append(-1, visits)[: visits.size]
+        heard = np.where(last < 0, 0, self.heard)
+        seen = self.fetched(last, heard, visits).sum()
+        return int(seen) + self.once * bool(visits.size)
+
+    def _sent(self, rounds: Any) -> Any:
+        """Returns the bytes that the server sent in so many first rounds."""
+        follow = self.follow
+        return follow.missed * rounds + follow.early * np.minimum(rounds, follow.warmup)
