@@ -19,6 +19,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from fl_sketch.config import inputs, parse
+from fl_sketch.config.privacy import protection_of
 from fl_sketch.core import files, plugins, pretrained
 from fl_sketch.core.mappings import flat
 from fl_sketch.data import batches as client_batches
@@ -273,7 +274,8 @@ def needs_model(config: ConfigDict) -> str:
 def _own_splits(lent: Lent, config: ConfigDict, terms: Mapping[str, Any]) -> Splits:
     """Returns the examples of a site, if they are such as the run needs."""
     targets = KINDS[config.model.loss].targets
-    finite = not terms["noise_multiplier"]
+    # What is told of a refusal must not depend on the data of a private site.
+    finite = not (lent.private or protection_of(config).noisy)
     found = npz.one_part(lent.data, "train", targets, finite=finite)
     found = inputs.tokens(found, config)
     kind, *shape = terms["inputs"]

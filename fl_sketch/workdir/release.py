@@ -43,6 +43,10 @@ SHUFFLED = (
     "{}, if an attacker can predict the shuffle: its seed is secret, but it is a fast "
     "hash and no cipher. Towards such an attacker epsilon is at most {}"
 )
+OF_EXAMPLES = (  # what is not protected if the unit is an example
+    "how many examples a client has",  # the sampling rate says it
+    "which client has which examples: if labels decide it, one can move others",
+)
 PACKAGES = ("jax", "numpy", "dp-accounting")
 ROUNDING = 1e-6  # of an epsilon that is counted again
 OTHERS = {  # files by which a folder is known to be that of something else
@@ -279,8 +283,8 @@ def _unprotected(summary, about, own: Guarantee) -> list[str]:
         lines += [SHUFFLED.format(HIDDEN[own.unit], rounded_up(known))]
     if not plan.integers:  # whose sums are exact
         lines += [LAST_BITS]
-    if own.unit == "example":  # the sampling rate says how many there are
-        lines += ["how many examples a client has"]
+    if own.unit == "example":
+        lines += [*OF_EXAMPLES]
     if any(name.startswith("validation_") for name in summary):
         lines += ["the validation data"]
     if begun := pathlib.Path(about.get("init_from", "")).name:

@@ -1,5 +1,6 @@
 """site.toml: what a site's owner allows, and what runs that ask for more get."""
 
+import numpy as np
 import pytest
 
 from fl_sketch.network import frames, job, kits, site_file
@@ -72,6 +73,22 @@ def test_a_site_says_only_that_its_labels_do_not_fit(classes, tmp_path):
     with pytest.raises(Refused, match="of the run's . classes, got others") as found:
         job.join(hospitals.lent(0), terms)
     assert "10" not in str(found.value)
+
+
+def test_a_limited_site_does_not_tell_whether_its_data_are_finite(tmp_path):
+    hospitals = Hospitals(tmp_path, config := five())
+    lent = hospitals.lent(0)
+    with np.load(lent.data) as found:
+        arrays = dict(found)
+    arrays["train_inputs"] = np.full_like(arrays["train_inputs"], np.nan, np.float32)
+    np.savez(lent.data, **arrays)
+    setup = job.of_coordinator(config, hospitals.splits)
+    terms = {**job.terms_of(setup, "a" * 32), "client": 0}
+    terms["inputs"][0] = "float32"
+    with pytest.raises(ValueError, match="finite"):
+        job.join(lent, terms)
+    with pytest.raises(Refused, match="Expected a run with noise"):
+        job.join(lent._replace(epsilon_in_all=1.0), terms)
 
 
 def only_one(tmp_path, config, **lends):

@@ -297,7 +297,7 @@ def test_examples_are_promised_what_was_counted_for_them(tmp_path):
     promise = read_json(tmp_path / "out/privacy.json")
     assert promise["sampling_rate"] == 2 / 7 and promise["releases_a_round"] == 5
     assert promise["noise"] == "local" and promise["bound"] == "clip"
-    assert promise["not_protected"][-1] == "how many examples a client has"
+    assert promise["not_protected"][-2:] == list(release.OF_EXAMPLES)
     page = (tmp_path / "out/MODEL.md").read_text()
     assert "- Sampling: fixed batches of a client's examples, rate 0.2857." in page
     assert "private per example. " in page and "counted 10 such sums" in page
