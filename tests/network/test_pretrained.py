@@ -59,7 +59,7 @@ def test_a_part_that_trains_at_sites_is_that_of_one_program(part, place, tmp_pat
     assert sent["payload_down"] == summary["bytes_down_total"]
     run(config, str(tmp_path / "train"), data_dir=str(place), say=quiet)
     models = weights_in(tmp_path / "network"), weights_in(tmp_path / "train")
-    assert furthest(*models) <= 1e-6
+    assert furthest(*models) <= 1e-5  # of weights up to 2.3
 
 
 def test_a_site_whose_model_has_other_weights_is_left_out(place, tmp_path):
