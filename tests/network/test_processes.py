@@ -123,6 +123,7 @@ class Running(NamedTuple):
     whole: threading.Event
 
 
+PLAYED = ("heaprix", "scaffold", "integers")  # test_configs has the others
 NAMES = [f"hospital_{one}" for one in range(5)]
 
 
@@ -159,7 +160,7 @@ def running(tmp_path_factory):
         yield running
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", PLAYED)
 def test_runs_with_processes_are_those_of_one_program(name, running, tmp_path):
     place, here = tmp_path / "network", f"--kits={running.folder}/kits"
     keys = {"algorithm": "safl"} | LENGTH | METHODS[name]
@@ -197,7 +198,7 @@ def require_encrypted(running):
     running.passed.clear()
 
 
-def test_a_network_that_is_cut_for_a_minute_costs_nothing(running, tmp_path):
+def test_a_network_that_is_cut_costs_nothing(running, tmp_path):
     """Rounds wait for all sites, and none is lost or done twice."""
     length = {"rounds": 60, "eval_every": 20, "checkpoint_every": 30}
     place, keys = tmp_path / "run", {"algorithm": "fedavg"} | length
@@ -209,7 +210,7 @@ def test_a_network_that_is_cut_for_a_minute_costs_nothing(running, tmp_path):
     try:
         time.sleep(3)
         rows = len(table_in(place))
-        time.sleep(57)
+        time.sleep(12)  # two attempts and more
         assert len(table_in(place)) == rows
     finally:
         running.whole.set()
