@@ -12,6 +12,9 @@ import contextlib
 import gc
 import importlib.util
 import os
+import time
+
+import pytest
 
 from tests import effort
 
@@ -42,6 +45,17 @@ os.environ |= effort.CACHE
 if "PYTEST_XDIST_WORKER" not in os.environ:
     with contextlib.suppress(OSError):  # two at once
         compiled.prune(OWN)
+
+BEGUN = time.monotonic()
+MINUTES = float(os.environ.get("FL_SKETCH_TEST_MINUTES", "inf"))
+
+
+def pytest_runtest_setup(item):
+    """Skips the tests for which a limit on time, if there is one, leaves none."""
+    del item
+    if time.monotonic() - BEGUN > 60 * MINUTES:
+        pytest.skip(f"{MINUTES:g} minutes are over")
+
 
 collect_ignore = ["tests/net/simulated.py"]  # a script, not tests
 # Programs whose packages only the extra `peers` installs.
