@@ -14,6 +14,7 @@ import re
 
 import numpy as np
 import pytest
+from scipy import stats
 
 pytestmark = pytest.mark.fast
 
@@ -70,6 +71,34 @@ def rows_of(folder):
         lines = path.read_text().splitlines()
         rows += [[*numbers(json.loads(line))] for line in lines]
     return rows
+
+
+def difference(folder, text):
+    """Returns the mean over seeds of sums of scores, and its interval's half-width.
+
+    Args:
+      folder: that of a page.
+      text: a file, a column of it, and terms, separated by bars. A term is
+        `+ METHOD @ ROUND`, with a minus for what is subtracted, and `FIRST-LAST` for
+        the mean over these rounds.
+    """
+    name, column, *terms = text.split(" | ")
+    rows = [*csv.DictReader((folder / name).read_text().splitlines())]
+    of_seeds = {}
+    for term in terms:
+        found = re.fullmatch(r"([+-]) (.+) @ (\d+)(?:-(\d+))?", term)
+        sign, method, first, last = found.groups()
+        scores = {}
+        for row in rows:
+            within = int(first) <= int(row["round"]) <= int(last or first)
+            if within and row["method"] == method:
+                scores.setdefault(row["seed"], []).append(float(row[column]))
+        assert scores, term
+        for seed, own in scores.items():
+            of_seeds.setdefault(seed, []).append(float(f"{sign}1") * np.mean(own))
+    sums = [sum(own) for own in of_seeds.values() if len(own) == len(terms)]
+    half = stats.t.ppf(0.975, len(sums) - 1) * np.std(sums, ddof=1) / len(sums) ** 0.5
+    return np.mean(sums), half
 
 
 def matches(token, values):
@@ -170,7 +199,12 @@ def test_what_is_made_of_other_numbers_is_made_of_them(path):
     rows = rows_of(path.parent)
     for row in csv.DictReader(path.read_text().splitlines()):
         assert row["what"] and row["number"]
-        if row["from"]:
+        if " | " in row["from"]:
+            apart = difference(path.parent, row["from"])
+            assert (apart[0] < 0) == row["number"].startswith("-"), row
+            for token, value in zip(row["number"].split(" +- "), apart, strict=True):
+                assert matches(token, [value]).any(), (row, value)
+        elif row["from"]:
             assert re.fullmatch(r"[\d.+*/() -]+", row["from"])
             assert matches(row["number"], [eval(row["from"])])[0], row  # noqa: S307
             assert not unknown(row["from"].replace("100 *", ""), rows), row
