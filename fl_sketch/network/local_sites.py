@@ -38,23 +38,28 @@ def free_ports(count: int) -> list[int]:
 def started(made: Kits, book: pathlib.Path) -> Iterator[None]:
     """Starts the server and the sites of kits.
 
-    All are ended when the context is left. Those of an earlier start that was killed
-    are ended first.
+    All are ended when the context is left, also if several signals come, as from
+    `timeout`. Those of an earlier start that was killed are ended first.
 
     Args:
       made: the kits.
       book: a file for the process groups.
     """
     end_left(book)
-    begun: list[subprocess.Popen] = []
-    before = {one: signal.signal(one, _interrupt) for one in SIGNALS}
+    begun, asked = list[subprocess.Popen](), list[int]()
+    before = {one: signal.getsignal(one) for one in SIGNALS}
+    _handle(lambda number, _: asked.append(number))  # while it is not known what began
     try:
         for place in (made.server, *made.sites.values()):
             begun.append(start(place))
         pids = [one.pid for one in begun]
         book.write_text(json.dumps({str(one): str(made.server.parent) for one in pids}))
+        _handle(_interrupt)
+        if asked:
+            raise KeyboardInterrupt
         yield
     finally:
+        _handle(signal.SIG_IGN)
         for process in begun:
             end(process.pid)
             process.wait()
@@ -121,7 +126,14 @@ def start(place: pathlib.Path) -> subprocess.Popen:
         )
 
 
+def _handle(handler: Any) -> None:
+    """Sets what is done with the signals that end the processes."""
+    for number in SIGNALS:
+        signal.signal(number, handler)
+
+
 def _interrupt(*_: Any) -> None:
+    _handle(signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
