@@ -47,6 +47,7 @@ NOISES: dict[str, Callable[[Any, float, int], Any]] = {
     "gaussian": lambda dp, z, releases: dp.GaussianDpEvent(z / math.sqrt(releases)),
 }
 MOST_NOISE = 2.0**20  # a multiplier beyond which no integers keep a promise
+LEAST_DELTA = 1e-15  # below it, the rounding of floats decides
 LEAST_NOISE = 2.0**-10  # a multiplier below which noise is as good as none
 
 
@@ -58,7 +59,7 @@ def epsilon(
     It is for exact noise and samples; what runs claim is `spent`, which also counts cut
     tails and cut samples. By default the tightest of `ACCOUNTANTS` counts.
     """
-    between(0, 1, delta=delta)
+    between(LEAST_DELTA, 1, delta=delta)
     if not (known := certain(plan, noise_multiplier, accountant)):
         return float(_composed(plan, noise_multiplier, accountant).get_epsilon(delta))
     return 0.0 if known == "nothing" else math.inf
@@ -133,7 +134,7 @@ def calibrate(
       ValueError: if the missing tail of the noise would cost more than delta / 1000.
     """
     between(0, math.inf, epsilon=epsilon)
-    between(0, 1, delta=delta)
+    between(LEAST_DELTA, 1, delta=delta)
     if certain(plan, 1.0, accountant) == "nothing":
         return 0.0
     name = accountant or accountant_for(plan)

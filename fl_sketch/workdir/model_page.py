@@ -44,7 +44,7 @@ _SHARES = (
 )
 TRUST = {
     "central": "The server saw every message before it added the noise, so it must be "
-    "trusted. The guarantee covers what the server publishes.",
+    "trusted. The guarantee covers the models of all rounds, and not the messages.",
     "distributed": _SHARES,
     **dict.fromkeys(KINDS, _SHARES),
     "one's own": "The mechanism is not one of fl_sketch: its code decides who adds the "

@@ -166,6 +166,7 @@ def test_bounded_without_noise_promises_nothing():
         ({"privacy__bound": "none"}, "bound='none'"),
         ({"privacy__threshold": 0.0}, "privacy.threshold=0.0"),
         ({"privacy__delta": 0.0}, "delta=0.0"),
+        ({"privacy__delta": 1e-16}, "delta=1e-16"),
         ({"privacy__target_epsilon": -1.0}, "target_epsilon=-1.0"),
         ({"privacy__noise_multiplier": float("nan")}, "noise_multiplier=nan"),
         ({"privacy__noise_multiplier": 0.1}, "cost of one round"),

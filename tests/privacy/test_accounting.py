@@ -196,7 +196,7 @@ def test_a_run_ends_in_whole_rounds_before_its_target_or_its_plan():
 
 
 def test_bad_promises_are_refused():
-    for delta in (0.0, 1.0, -1.0, math.nan):
+    for delta in (0.0, 1e-16, 1.0, -1.0, math.nan):
         with pytest.raises(ValueError, match="delta="):
             spent(PLAN, 1.0, delta=delta)
     for epsilon in (0.0, -1.0, math.inf, math.nan):
