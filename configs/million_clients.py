@@ -3,7 +3,7 @@
 It shows that memory and speed of a round do not depend on the population.
 
 Command: python -m launch.train --config=configs/million_clients.py --workdir=/tmp/many
-Expect: test accuracy 0.78 (seed 0), 34.0 MB in all, in ten seconds on two cores.
+Expect: test accuracy 0.78 (seed 0), 34.0 MB up, in ten seconds on two cores.
 """
 
 from configs import default

@@ -2,7 +2,7 @@
 
 Command: python -m launch.train --config=configs/safl_fashion_mnist.py \
 --workdir=/tmp/f --data_dir=DATA
-Expect: test accuracy 0.80 (seed 0), 12.34 kB up per client and round, 24.7 MB in all.
+Expect: test accuracy 0.80 (seed 0), 12.34 kB per client and round, 24.7 MB up.
 """
 
 from configs import default

@@ -2,7 +2,7 @@
 
 Command: python -m launch.train --config=configs/safl_mnist.py \
 --workdir=/tmp/safl_mnist --data_dir=DATA
-Expect: test accuracy 0.979 (seed 0), 2.468 kB up per client and round, 4.9 MB in all.
+Expect: test accuracy 0.979 (seed 0), 2.468 kB per client and round, 4.9 MB up.
 """
 
 from configs import default

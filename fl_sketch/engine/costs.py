@@ -193,7 +193,7 @@ def prices(
     if traffic.alone:
         ways = {"model": model}
     if download == "cheapest":
-        return min(ways.values(), key=lambda way: (way.in_a_run(rounds, gap), way.most))
+        return min(ways.values(), key=lambda way: (way.average(rounds, gap), way.most))
     if download not in ways:
         msg = (
             "Expected download='model' with a server whose step is random, so that no "

@@ -99,16 +99,15 @@ class Prices(NamedTuple):
         last = self.follow.warmup
         return round(self.fetched(last, self.heard, last + gap).item())
 
-    def in_a_run(self, rounds: int, gap: float) -> int:
-        """Returns the bytes that a client fetches before its work in all rounds.
+    def average(self, rounds: int, gap: float) -> float:
+        """Returns the mean bytes that a client fetches before its work in a round.
 
         It is drawn every `gap` of the `rounds`, for the first time after half of one.
         """
-        visits = np.arange(gap / 2, rounds, gap).astype(np.int64)
+        visits = np.arange(min(gap, rounds) / 2, rounds, gap).astype(np.int64)
         last = np.append(-1, visits)[: visits.size]
         heard = np.where(last < 0, 0, self.heard)
-        seen = self.fetched(last, heard, visits).sum()
-        return int(seen) + self.once * bool(visits.size)
+        return self.fetched(last, heard, visits).mean().item()
 
     def _sent(self, rounds: Any) -> Any:
         """Returns the bytes that the server sent in so many first rounds."""

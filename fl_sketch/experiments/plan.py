@@ -242,10 +242,8 @@ def _costs(config: ConfigDict, task: Task) -> list[str]:
     if up is None:
         return [*text, "per round: the bytes depend on the round"]
     in_all = config.rounds * clients
-    fetched = in_all * down + prices.once * min(config.data.clients, in_all)
-    if prices.followed:
-        in_a_run = prices.in_a_run(config.rounds, rounds_away)
-        fetched = config.data.clients * in_a_run + in_all * prices.within
+    average = prices.average(config.rounds, rounds_away) + prices.within
+    fetched = round(in_all * average) + prices.once * min(config.data.clients, in_all)
     extra = prices.followed or prices.once
     about, first = "about " * bool(extra), ", first downloads included" * bool(extra)
     return [

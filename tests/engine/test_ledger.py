@@ -114,9 +114,3 @@ def test_what_does_not_train_is_fetched_at_the_first_visit_alone():
             new = {0: 2, 2: 1}.get(number, 0)
             assert after - before == 1000 * new
         assert (parted.down - plain[0].down).tolist() == [1000] * 3
-
-
-def test_a_run_costs_what_does_not_train_once():
-    price = Prices(100, once=1000)
-    assert price.in_a_run(10, 2) == 5 * 100 + 1000
-    assert price.in_a_run(1, 4) == 0  # it is never drawn

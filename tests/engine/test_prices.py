@@ -71,7 +71,7 @@ def test_messages_are_chosen_where_an_average_client_fetches_as_much():
     asked = {"download": "cheapest", "rounds": 10, "gap": 10.0}
     chosen = traffic.prices(algorithm, PARAMS, found, **asked)
     other = chosen._replace(followed=False)
-    assert chosen.followed and chosen.in_a_run(10, 10.0) == other.in_a_run(10, 10.0)
+    assert chosen.followed and chosen.average(10, 10.0) == other.average(10, 10.0)
 
 
 def test_replies_and_means_are_counted_within_a_round():
@@ -92,14 +92,15 @@ def test_the_cheapest_way_counts_warm_up_and_newcomers_as_the_ledger_does():
     followed = model._replace(followed=True)
     for rounds, gap in ((10, 1), (25, 1), (60, 2), (400, 3)):
         for price in (model, followed):
-            book = ledger.empty(1)
-            for number in np.arange(gap / 2, rounds, gap).astype(int):
+            book, visits = ledger.empty(1), np.arange(gap / 2, rounds, gap).astype(int)
+            for number in visits:
                 ones = np.ones(1, bool)
                 one = engine.SimulatorOnly(np.zeros(1, int), ones, 0, 0, {})
                 ledger.record(book, price, number, one)
-            assert price.in_a_run(rounds, gap) == book.down.sum()
-    assert followed.in_a_run(20, 1) > model.in_a_run(20, 1)
-    assert followed.in_a_run(60, 1) < model.in_a_run(60, 1)
+            assert price.average(rounds, gap) == book.down.sum() / visits.size
+    assert followed.average(20, 1) > model.average(20, 1)
+    assert followed.average(60, 1) < model.average(60, 1)
+    assert model.average(10, 1e6) == 100  # the few that are drawn
 
 
 def test_nobody_follows_a_server_that_draws_by_itself():
