@@ -16,6 +16,7 @@ The first word of the nonce is the purpose of a block, so a key and the keys tha
 derived from it never share bits.
 """
 
+import functools
 import math
 
 import jax
@@ -105,10 +106,7 @@ def blocks(
     """
     words = (CONSTANT, key, counter, np.array(nonce, np.uint32))
     start = _start(*(varying_like(jnp.asarray(part), key, counter) for part in words))
-    if counter.size <= FEW:
-        return _few(start, rounds)
-    mixed = lax.fori_loop(0, rounds // 2, lambda _, state: _double(state), tuple(start))
-    return jnp.stack(mixed) + start
+    return (_few if counter.size <= FEW else _many)(start, rounds)
 
 
 def _start(constant, key, counter, nonce) -> jax.Array:
@@ -122,6 +120,17 @@ def _start(constant, key, counter, nonce) -> jax.Array:
     )
 
 
+# Without jit, every call outside of a program would trace and lower its loop again.
+_traced_once = functools.partial(jax.jit, static_argnums=1, inline=True)
+
+
+@_traced_once
+def _many(start: jax.Array, rounds: int) -> jax.Array:
+    mixed = lax.fori_loop(0, rounds // 2, lambda _, state: _double(state), tuple(start))
+    return jnp.stack(mixed) + start
+
+
+@_traced_once
 def _few(start: jax.Array, rounds: int) -> jax.Array:
     """Returns few blocks, with a quarter of the code, which XLA copies to every draw.
 
