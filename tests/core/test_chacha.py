@@ -90,3 +90,12 @@ def test_only_a_root_of_this_kind_and_of_its_own_is_secret():
         Roots(secret, secret),
     ):
         assert not chacha.is_secret(guessable)
+
+
+@pytest.mark.parametrize("count", [1, 10 * chacha.FEW])
+def test_a_draw_outside_of_a_program_is_not_traced_again(count, monkeypatch):
+    key = chacha.key_of(KEY)
+    first = jax.random.split(key, count)
+    monkeypatch.setattr(chacha, "_quarter", None)  # tracing would call it
+    again = jax.random.split(key, count)
+    assert jnp.array_equal(*map(jax.random.key_data, (first, again)))
