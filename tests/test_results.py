@@ -14,7 +14,8 @@ import re
 
 import numpy as np
 import pytest
-from scipy import stats
+
+from fl_sketch.workdir.tables import half_width
 
 pytestmark = pytest.mark.fast
 
@@ -97,8 +98,7 @@ def difference(folder, text):
         for seed, own in scores.items():
             of_seeds.setdefault(seed, []).append(float(f"{sign}1") * np.mean(own))
     sums = [sum(own) for own in of_seeds.values() if len(own) == len(terms)]
-    half = stats.t.ppf(0.975, len(sums) - 1) * np.std(sums, ddof=1) / len(sums) ** 0.5
-    return np.mean(sums), half
+    return np.mean(sums), half_width(sums)
 
 
 def matches(token, values):

@@ -268,9 +268,9 @@ def by_length(config: ConfigDict) -> Iterator[str]:
 
 def advice(config: ConfigDict) -> str:
     """Returns which keys that its algorithm reads may help a run that diverges."""
-    keys = [*rates(config), *({"client.gain"} & read_by(config))]
-    help_by = [f"a smaller {key}" for key in keys]
-    if "sketch.forget" in read_by(config) and config.sketch.forget != "zero":
+    read = read_by(config)
+    help_by = [f"a smaller {key}" for key in (*RATES, "client.gain") if key in read]
+    if "sketch.forget" in read and config.sketch.forget != "zero":
         help_by.append("sketch.forget=zero")
     return f"{' or '.join(help_by)} may help" if help_by else "another method may help"
 

@@ -16,15 +16,7 @@ from fl_sketch.core import trees, validate
 from fl_sketch.core.mappings import flat
 from fl_sketch.core.protocols import Algorithm, Mechanism, Tree
 from fl_sketch.data import datasets
-from fl_sketch.privacy import (
-    accounting,
-    clipping,
-    lattice,
-    mechanism,
-    noised_metrics,
-    plans,
-    tails,
-)
+from fl_sketch.privacy import clipping, lattice, mechanism, noised_metrics, plans, tails
 from fl_sketch.privacy.guarantee import rounded_up
 
 ALLOWED_BITS = tuple(range(lattice.SHORTEST, lattice.LONGEST + 1))
@@ -118,7 +110,7 @@ def check(config: ConfigDict) -> None:
                 value = privacy[name]
                 msg = f"Expected {name} to be 0 or >= {LEAST}, got {name}={value}."
                 raise ValueError(msg)
-        plans.between(accounting.LEAST_DELTA, 1, delta=privacy.delta)
+        plans.between(plans.LEAST_DELTA, 1, delta=privacy.delta)
         noise = privacy.noise_multiplier or privacy.target_epsilon
         if noise and not protection.bounded:
             msg = (

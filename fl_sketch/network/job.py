@@ -274,7 +274,7 @@ def needs_model(config: ConfigDict) -> str:
 def _own_splits(lent: Lent, config: ConfigDict, terms: Mapping[str, Any]) -> Splits:
     """Returns the examples of a site, if they are such as the run needs."""
     targets = KINDS[config.model.loss].targets
-    # What is told of a refusal must not depend on the data of a private site.
+    # The coordinator is sent the reason of a refusal, which must not reveal the data.
     finite = not (lent.private or protection_of(config).noisy)
     found = npz.one_part(lent.data, "train", targets, finite=finite)
     found = inputs.tokens(found, config)

@@ -38,7 +38,13 @@ from absl import logging
 
 from fl_sketch.core import validate
 from fl_sketch.privacy import lattice, tails
-from fl_sketch.privacy.plans import Plan, accountant_for, between, require
+from fl_sketch.privacy.plans import (
+    LEAST_DELTA,
+    Plan,
+    accountant_for,
+    between,
+    require,
+)
 
 # `(dp_accounting, z, releases) -> event` of all noisy sums of a sample, by the name of
 # the noise that a Mechanism gives. Gaussians of one sample are one Gaussian. Noises of
@@ -47,7 +53,6 @@ NOISES: dict[str, Callable[[Any, float, int], Any]] = {
     "gaussian": lambda dp, z, releases: dp.GaussianDpEvent(z / math.sqrt(releases)),
 }
 MOST_NOISE = 2.0**20  # a multiplier beyond which no integers keep a promise
-LEAST_DELTA = 1e-15  # below it, the rounding of floats decides
 LEAST_NOISE = 2.0**-10  # a multiplier below which noise is as good as none
 
 

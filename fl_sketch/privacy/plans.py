@@ -9,6 +9,7 @@ from fl_sketch.privacy.lattice import KINDS, Integers
 SAMPLINGS = ("poisson", "fixed", "everyone")
 RELATIONS = ("add_remove", "replace_one")
 ACCOUNTANTS = ("pld", "rdp")
+LEAST_DELTA = 1e-15  # below it, the rounding of floats decides
 
 
 class Plan(NamedTuple):
