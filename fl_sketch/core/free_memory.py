@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import gc
 import math
 import pathlib
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ LIMITS = (  # files with the bytes that a process may have, where the system has
     "/sys/fs/cgroup/memory/memory.limit_in_bytes",
 )
 MEMINFO = "/proc/meminfo"
+LARGE = 2**27  # bytes of arrays that are worth a collection
 
 
 def of_host() -> float:
@@ -38,6 +40,16 @@ def give_back() -> None:
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def let_go() -> None:
+    """Frees arrays of earlier runs of this process, whose parts refer to each other.
+
+    Nothing is done for less than `LARGE` bytes of arrays: a collection visits every
+    object, and takes a second in a process that has traced many programs.
+    """
+    if sum(array.nbytes for array in jax.live_arrays()) >= LARGE:
+        gc.collect()
 
 
 def of_devices(devices: Sequence[jax.Device]) -> float | None:

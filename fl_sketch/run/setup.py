@@ -6,7 +6,6 @@ continuous keys stay arguments. `task.of_setup` fixes them for one run.
 
 import dataclasses
 import functools
-import gc
 import json
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +23,7 @@ from fl_sketch.config.guarantee import guarantee_of, require_sizes
 from fl_sketch.config.initial import initial_of, trained_on
 from fl_sketch.config.inputs import Seen
 from fl_sketch.config.parse import Numbers, section
-from fl_sketch.core import trees
+from fl_sketch.core import free_memory, trees
 from fl_sketch.core.constants import Constant, size_of
 from fl_sketch.core.keys import Purpose, apart, roots_of
 from fl_sketch.core.mappings import flat
@@ -342,7 +341,7 @@ def prepare(
     parse.check(config)
     if mesh is None:
         parse.mesh_of(config.compute)  # refused before data are read
-    gc.collect()  # what an earlier run of this process left refers to itself
+    free_memory.let_go()
     # That one client has a NaN must not end a private run, which all would notice.
     finite = not privacy.protection_of(config).private
     return of_splits(config, inputs.splits_of(config, data_dir, finite=finite), mesh)

@@ -13,6 +13,7 @@ from sklearn.datasets import load_digits
 
 from configs import default
 from fl_sketch.config import parse, privacy
+from fl_sketch.core import free_memory
 from fl_sketch.experiments import scaling
 from fl_sketch.run import NotFinite, prepare, run, task_of
 from fl_sketch.sweep import comparison, grid
@@ -28,14 +29,17 @@ def short():
     return rows_of(**SHORT)
 
 
-def test_arrays_of_an_earlier_run_are_let_go():
+def test_large_arrays_of_an_earlier_run_are_let_go(monkeypatch):
     gc.disable()
     try:
-        left = {"array": jnp.ones(3)}
+        left = {"array": jnp.ones(2**20)}
         left["itself"] = left
         array = weakref.ref(left["array"])
         del left
+        monkeypatch.setattr(free_memory, "LARGE", 2**40)
+        prepare(config_with(**SHORT))
         assert array() is not None
+        monkeypatch.setattr(free_memory, "LARGE", 2**22)
         prepare(config_with(**SHORT))
         assert array() is None
     finally:
