@@ -45,7 +45,7 @@ def together(parts: Sequence[tuple[Plan, float]], *, delta: float) -> float:
       parts: the pair (plan, noise multiplier) of each run.
       delta: the delta of the total.
     """
-    plans.between(0, 1, delta=delta)
+    plans.between(plans.LEAST_DELTA, 1, delta=delta)
     relation = common_relation([plan for plan, _ in parts])
     steps: dict[tuple[Plan, float], int] = collections.Counter()
     for plan, z in parts:
