@@ -72,8 +72,7 @@ def compressed(compressor: Compressor) -> Channel:
         mean = yield Coded(value, compressor.bits(vector.size), (code,))
         return Delivery(mean, round.counted(value)), memory
 
-    contracts = compressor.contraction or not compressor.unbiased
-    return Channel(talk, contracts=lambda params: contracts)
+    return Channel(talk, contracts=lambda params: compressor.contraction)
 
 
 def clipped(channel: Channel, limit: float | jax.Array) -> Channel:

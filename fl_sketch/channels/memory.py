@@ -24,7 +24,7 @@ def error_feedback(channel: Channel) -> Channel:
 
     Raises:
       ValueError: before the first round, for a channel that is known to leave out more,
-        as an unbiased sketch or compressor.
+        as an unbiased sketch or `compressors.sign()`.
     """
 
     def init(params):

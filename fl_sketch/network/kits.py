@@ -34,7 +34,7 @@ delta = 1e-5             # the largest delta of these
 noises = ["central", "distributed", "skellam", "discrete_gaussian"]
 # cohort.sampling that it accepts; the coordinator knows the cohorts of the first two
 samplings = ["poisson", "fixed", "everyone"]
-smallest_sum = 2         # the fewest sites in a masked sum; 2 more than may collude
+smallest_sum = 2         # the fewest sites in a masked sum; more if some may collude
 algorithms = []          # those that it takes part in; empty: all of the package
 tells = []               # may be told if a run asks, without noise: "size", "measured"
 """

@@ -229,9 +229,9 @@ def _then(first: Compressor, second: Compressor) -> Compressor:
 
 NO_FEEDBACK = (
     "Expected error feedback around a contraction, made of top_k, "
-    "random_k(unbiased=False), scaled_sign and nearest, got an unbiased sketch or "
-    "compressor, which needs no memory: its errors are longer than its input, and "
-    "their sum would grow without end."
+    "random_k(unbiased=False), scaled_sign and nearest, got an unbiased sketch or a "
+    "compressor whose errors may be longer than its input: their sum would grow "
+    "without end."
 )
 
 

@@ -26,8 +26,8 @@ def compress(compressor: Compressor) -> optax.GradientTransformationExtraArgs:
         del params, extra_args
         vector = compressor.apply(require(key, NEED_KEY), trees.ravel(updates))
         value = trees.unraveler(updates)(vector)
-        grows = compressor.unbiased and not compressor.contraction
-        messages.note(value, bits=compressor.bits(vector.size), unbiased=grows)
+        bits, grows = compressor.bits(vector.size), not compressor.contraction
+        messages.note(value, bits=bits, grows=grows)
         return value, state
 
     return optax.GradientTransformationExtraArgs(
@@ -49,8 +49,8 @@ def error_feedback(
 
     Formal guarantee: sum of outputs + error = sum of inputs, after every round. The
     error stays bounded if `tx` is a contraction: top-k, scaled sign, random-k without
-    its factor d/k. An unbiased sketch, R^T R, or compressor is not one, and is refused:
-    its error grows. An update that is not finite leaves the error as it was.
+    its factor d/k. Others are refused, such as an unbiased sketch, R^T R, or `sign`:
+    their error grows. An update that is not finite leaves the error as it was.
 
     The memory belongs to one client. Inside `shard_map` that part of the state must be
     sharded over the devices, not replicated.
@@ -60,8 +60,8 @@ def error_feedback(
         `compress(top_k(k))`.
 
     Raises:
-      ValueError: in an update, for the output of `desketch`, or of `compress` with an
-        unbiased compressor, that nothing scales down afterwards.
+      ValueError: in an update, for the output of `desketch`, or of `compress` with a
+        compressor that is no contraction, that nothing scales down afterwards.
     """
     tx = optax.with_extra_args_support(tx)
 
@@ -73,7 +73,7 @@ def error_feedback(
         corrected = jax.tree.map(jnp.add, updates, state.error)
         with messages.noted() as notes:
             sent, inner = tx.update(corrected, state.inner, params, **extra_args)
-        if messages.about(sent, notes).unbiased:
+        if messages.about(sent, notes).grows:
             raise ValueError(compressors.NO_FEEDBACK)
         left = jax.tree.map(jnp.subtract, corrected, sent)
         error = trees.if_finite(left, state.error)

@@ -24,12 +24,12 @@ class Note(NamedTuple):
       value: the value, an array or a tree of arrays.
       bits: the length of the message that it represents; None: all its numbers are
         sent.
-      unbiased: whether it has the update as its mean, and errors that may be longer.
+      grows: whether its errors may be longer than the update, and so add up.
     """
 
     value: Any
     bits: int | None = None
-    unbiased: bool = False
+    grows: bool = False
 
 
 _notes: contextvars.ContextVar[list[Note] | None] = contextvars.ContextVar(
@@ -40,11 +40,11 @@ _sent: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar(
 )
 
 
-def note(value: Any, *, bits: int | None = None, unbiased: bool = False) -> None:
+def note(value: Any, *, bits: int | None = None, grows: bool = False) -> None:
     """Notes what a transformation made, where something asks for it."""
     notes = _notes.get()
     if notes is not None:
-        notes.append(Note(value, bits, unbiased))
+        notes.append(Note(value, bits, grows))
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ def desketch(op: Sketch) -> optax.GradientTransformationExtraArgs:
         del extra_args
         key, params = require(key, NEED_KEY), require(params, NEED_PARAMS)
         update = op.transpose(key, updates, params)
-        messages.note(update, unbiased=op.size(params) < trees.size(params))
+        messages.note(update, grows=op.size(params) < trees.size(params))
         return update, state
 
     return optax.GradientTransformationExtraArgs(_no_state, update)

@@ -89,7 +89,7 @@ def keys(number):
     """Returns the keys of all clients in a round; only `own` has an axis of them."""
     with jax.ensure_compile_time_eval():  # the first to ask may be traced
         made = _keys(np.int32(number))
-    return Keys(made.shared[0], made.own, made.server[0])
+        return Keys(made.shared[0], made.own, made.server[0])
 
 
 @quickly

@@ -15,12 +15,12 @@ UNBIASED = {
     "clipped": channels.clipped(channels.sketched(sketch.srht(4)), 1.0),
     "random_k": channels.compressed(compressors.random_k(4)),
     "qsgd": channels.compressed(compressors.qsgd(2)),
+    "sign": channels.compressed(compressors.sign()),
 }
 CONTRACTIONS = [
     channels.sketched(sketch.identity()),
     channels.sketched(sketch.count_sketch(4, 3), read="estimate"),
     channels.compressed(compressors.random_k(4, unbiased=False)),
-    channels.compressed(compressors.sign()),
 ]
 
 

@@ -57,6 +57,7 @@ def test_what_was_sent_and_what_is_owed_add_up_to_the_updates(name):
         optax.chain(optax.scale(2.0), SKETCHED),
         transforms.compress(compressors.qsgd(2)),
         transforms.compress(compressors.random_k(3)),
+        transforms.compress(compressors.sign()),
     ],
 )
 def test_what_no_error_memory_survives_is_refused(inside):
