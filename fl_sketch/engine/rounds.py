@@ -15,6 +15,7 @@ from fl_sketch.data import streamed
 from fl_sketch.engine import host_states, prefetch
 from fl_sketch.engine.clients import Fetch, traced
 from fl_sketch.engine.cohort import Cohort, Sampler, everyone, of_round
+from fl_sketch.engine.compiling import compile_program
 from fl_sketch.engine.mesh import compiler_options, mesh_over, placed, rows
 from fl_sketch.engine.round import Report, State, make_round
 
@@ -102,7 +103,7 @@ def compile_rounds(
     def compiled(function, *arguments):
         function = as_argument(function, constants)
         program = jax.jit(function, donate_argnums=0, out_shardings=out)
-        program = program.lower(state, key, *arguments, trees).compile(options)
+        program = compile_program(program.lower(state, key, *arguments, trees), options)
         return lambda state, *own: program(state, key, *own, trees), program
 
     if isinstance(data, streamed.OnHost):

@@ -146,7 +146,8 @@ def measuring(setup: Setup, state: Any) -> Callable[[Any], dict[str, float]]:
     evaluate = functools.partial(evaluate, setup.numbers)
     evaluate, frozen = jax.jit(as_argument(evaluate, constants)), trees_of(constants)
     evaluate = evaluate.lower(state.server.params, test, frozen)
-    evaluate = evaluate.compile(engine.compiler_options(setup.mesh))
+    options = engine.compiler_options(setup.mesh)
+    evaluate = engine.compile_program(evaluate, options)
 
     def measured(state) -> dict[str, float]:
         found = jax.device_get(evaluate(state.server.params, test, frozen))

@@ -91,10 +91,10 @@ def compile_points(setup: Setup, group: Group, how: str) -> Points:
         rounds = as_argument(rounds, constants)
         rounds = jax.jit(rounds, donate_argnums=2, out_shardings=setup.same)
         rounds = rounds.lower(table, seeded, states, own, data, 0, 0, frozen)
-        rounds = rounds.compile(options)
+        rounds = engine.compile_program(rounds, options)
         evaluate = jax.jit(as_argument(evaluate, constants))
         evaluate = evaluate.lower(table, seeded, states.server.params, test, frozen)
-        evaluate = evaluate.compile(options)
+        evaluate = engine.compile_program(evaluate, options)
         free_memory.give_back()
         needed = max(_scratch(rounds), _scratch(evaluate))
         if needed <= free_memory.free(setup.mesh.local_devices):
