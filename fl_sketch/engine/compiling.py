@@ -18,10 +18,9 @@ FAULTY = tuple(map(int, metadata.version("jaxlib").split(".")[:2])) < (0, 12)
 WITHOUT = {"xla_cpu_experimental_ynn_fusion_type": ""}
 CALL = re.compile(r"calls=%?([\w.-]+).*__ynn_fusion")
 COMPUTATION = re.compile(r"^%?([\w.-]+) \(.*\{\n((?:.*\n)*?)\}", re.MULTILINE)
-OPERATION = re.compile(
-    r"%?([\w.-]+) = \w+\[([\d,]*)\]\S* ([\w-]+)\((.*?)\)(?:.*?dimensions=\{([\d,]*)\})?"
-)
-FRESH = ("parameter", "constant", "iota", "dot", "reduce", "reduce-window")
+OPERATION = re.compile(r"%?([\w.-]+) = \w+\[([\d,]*)\]\S* ([\w-]+)\((.*?)\)(.*)")
+AXES = re.compile(r", (?:dimensions=\{|iota_dimension=)([\d,]*)")
+WINDOW = re.compile(r"window=\{size=([\dx]+)")
 ROWS = 2**15  # from which on sums of products are wrong
 
 
@@ -55,10 +54,13 @@ def has_wrong_sums(text: str) -> bool:
 
 
 def _operations(body: str) -> Iterator[_Operation]:
-    for name, shape, kind, operands, axes in OPERATION.findall(body):
-        yield _Operation(
-            name, _whole(shape), kind, re.findall(r"%([\w.-]+)", operands), _whole(axes)
-        )
+    for name, shape, kind, operands, rest in OPERATION.findall(body):
+        axes = _whole("".join(AXES.findall(rest)[:1]))
+        if window := WINDOW.search(rest):
+            sizes = enumerate(window[1].split("x"))
+            axes = tuple(axis for axis, size in sizes if size != "1")
+        given = re.findall(r"%([\w.-]+)", operands)
+        yield _Operation(name, _whole(shape), kind, given, axes)
 
 
 def _whole(numbers: str) -> tuple[int, ...]:
@@ -75,7 +77,7 @@ def _is_wrong(operations: list[_Operation]) -> bool:
     # The axes along which an array is known not to be constant.
     real: dict[str, set[int]] = collections.defaultdict(set)
     for one in operations:
-        if one.kind == "reduce":
+        if one.kind in ("reduce", "reduce-window"):
             sizes = dict(enumerate(shapes[one.operands[0]]))
             over = {axis for axis in one.axes if sizes.get(axis) != 1}
             if over - real[one.operands[0]]:
@@ -89,10 +91,21 @@ def _real(one: _Operation, shapes: dict, real: dict) -> set[int]:
     """Returns the axes along which a result is known not to be constant."""
     every = {axis for axis, size in enumerate(one.shape) if size > 1}
     given = [real[name] for name in one.operands]
-    if one.kind in FRESH:
-        return every
-    if one.kind == "broadcast":
-        return {axis for place, axis in enumerate(one.axes) if place in given[0]}
+    match one.kind:
+        case "parameter" | "constant" | "dot":
+            return every
+        case "iota":
+            return {*one.axes}
+        case "broadcast":
+            return {axis for place, axis in enumerate(one.axes) if place in given[0]}
+        case "transpose":
+            return {place for place, axis in enumerate(one.axes) if axis in given[0]}
+        case "reduce":
+            axes = range(len(shapes[one.operands[0]]))
+            kept = (axis for axis in axes if axis not in one.axes)
+            return {place for place, axis in enumerate(kept) if axis in given[0]}
+        case "reduce-window":
+            return given[0] & every
     if all(shapes[name] == one.shape for name in one.operands):  # number by number
         return set().union(*given)
     own = (sum(size > 1 for size in shapes[name]) for name in one.operands)
