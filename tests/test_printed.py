@@ -76,7 +76,7 @@ def test_the_spectra_of_a_run(tmp_path):
     printed_by("train and keep", tmp_path)
     printed = printed_by("spectrum", tmp_path)
     shown = pages.shown_with("intr. dim.", "docs/attacks.md")
-    assert printed[0] == shown[0] and len(printed) == len(shown)
+    assert printed[0] == shown[0] and len(printed) == 6  # with rounds 0 to 200
     for ours, theirs in zip(shown[1:3], printed[1:3], strict=True):
         ours, theirs = ([float(x) for x in line.split()] for line in (ours, theirs))
         assert theirs[0] == ours[0]
@@ -93,7 +93,10 @@ def test_calibrating(tmp_path):
 def test_comparing_bits(tmp_path):
     shown = pages.shown_with("bytes a message", "docs/privacy.md")
     printed = printed_by("compare bits", tmp_path)
-    assert printed[-len(shown) :] == shown
+    assert "..." in shown
+    assert [line for line in printed if line in shown] == [
+        line for line in shown if line != "..."
+    ]
 
 
 def test_private_training_and_its_release(tmp_path):
@@ -101,8 +104,9 @@ def test_private_training_and_its_release(tmp_path):
     shown = pages.shown_with("privacy per client", "docs/privacy.md")
     assert shown[1:6] == printed[1:6]
     # Noise and cohorts are another draw in every run; rounds and epsilons are not.
-    table = [line.split() for line in printed[7:12]]
-    for ours, theirs in zip(map(str.split, shown[7:12]), table, strict=True):
+    table = [printed[7].split(), printed[11].split()]
+    assert shown[8] == "..."
+    for ours, theirs in zip(map(str.split, (shown[7], shown[9])), table, strict=True):
         assert (ours[0], ours[-1]) == (theirs[0], theirs[-1])
         assert [float(x) for x in theirs[4:6]] == pytest.approx(
             [float(x) for x in ours[4:6]], rel=0.1
