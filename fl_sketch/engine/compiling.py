@@ -8,11 +8,14 @@ jax#39103). jaxlib 0.12 has neither fault.
 
 import collections
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib import metadata
 from typing import NamedTuple
 
 import jax
+from jax.sharding import Mesh
+
+from fl_sketch.engine.mesh import compiler_options, on_cpu
 
 FAULTY = tuple(map(int, metadata.version("jaxlib").split(".")[:2])) < (0, 12)
 WITHOUT = {"xla_cpu_experimental_ynn_fusion_type": ""}
@@ -34,13 +37,15 @@ class _Operation(NamedTuple):
     axes: tuple[int, ...]
 
 
-def compile_program(
-    lowered: jax.stages.Lowered, options: Mapping[str, bool | str]
-) -> jax.stages.Compiled:
-    """Compiles a program, and once more without the library if it has a wrong sum."""
-    program = lowered.compile(dict(options))
-    if FAULTY and has_wrong_sums(program.as_text() or ""):
-        program = lowered.compile({**options, **WITHOUT})
+def compile_program(lowered: jax.stages.Lowered, mesh: Mesh) -> jax.stages.Compiled:
+    """Compiles a program of a mesh by its `compiler_options`.
+
+    On CPUs it compiles once more, without the library, if there is a wrong sum.
+    """
+    options = compiler_options(mesh)
+    program = lowered.compile(options)
+    if FAULTY and on_cpu(mesh) and has_wrong_sums(program.as_text() or ""):
+        program = lowered.compile(options | WITHOUT)
     return program
 
 

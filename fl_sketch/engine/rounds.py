@@ -16,7 +16,7 @@ from fl_sketch.engine import host_states, prefetch
 from fl_sketch.engine.clients import Fetch, traced
 from fl_sketch.engine.cohort import Cohort, Sampler, everyone, of_round
 from fl_sketch.engine.compiling import compile_program
-from fl_sketch.engine.mesh import compiler_options, mesh_over, placed, rows
+from fl_sketch.engine.mesh import mesh_over, placed, rows
 from fl_sketch.engine.round import Report, State, make_round
 
 Advance = Callable[[State, int, int], tuple[State, Report]]
@@ -96,14 +96,14 @@ def compile_rounds(
       constants: what the algorithm reads and nothing changes, as a model's part that
         does not train. Each device has it once.
     """
-    same, options = NamedSharding(mesh, P()), compiler_options(mesh)
+    same = NamedSharding(mesh, P())
     out = jax.tree.map(lambda leaf: leaf.sharding, state), same
     trees = placed(mesh, trees_of(constants))
 
     def compiled(function, *arguments):
         function = as_argument(function, constants)
         program = jax.jit(function, donate_argnums=0, out_shardings=out)
-        program = compile_program(program.lower(state, key, *arguments, trees), options)
+        program = compile_program(program.lower(state, key, *arguments, trees), mesh)
         return lambda state, *own: program(state, key, *own, trees), program
 
     if isinstance(data, streamed.OnHost):

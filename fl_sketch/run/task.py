@@ -146,8 +146,7 @@ def measuring(setup: Setup, state: Any) -> Callable[[Any], dict[str, float]]:
     evaluate = functools.partial(evaluate, setup.numbers)
     evaluate, frozen = jax.jit(as_argument(evaluate, constants)), trees_of(constants)
     evaluate = evaluate.lower(state.server.params, test, frozen)
-    options = engine.compiler_options(setup.mesh)
-    evaluate = engine.compile_program(evaluate, options)
+    evaluate = engine.compile_program(evaluate, setup.mesh)
 
     def measured(state) -> dict[str, float]:
         found = jax.device_get(evaluate(state.server.params, test, frozen))

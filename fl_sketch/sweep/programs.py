@@ -84,17 +84,16 @@ def compile_points(setup: Setup, group: Group, how: str) -> Points:
     start, *_ = _over_points(setup, group, (1, 1))
     states = jitted(start, out_shardings=setup.same)(table, seeded)
 
-    options = engine.compiler_options(setup.mesh)
     most = (len(group.seeds), len(table)) if how == "vmap" else (1, 1)
     for at_once in _fewer_and_fewer(most):
         _, rounds, evaluate = _over_points(setup, group, at_once)
         rounds = as_argument(rounds, constants)
         rounds = jax.jit(rounds, donate_argnums=2, out_shardings=setup.same)
         rounds = rounds.lower(table, seeded, states, own, data, 0, 0, frozen)
-        rounds = engine.compile_program(rounds, options)
+        rounds = engine.compile_program(rounds, setup.mesh)
         evaluate = jax.jit(as_argument(evaluate, constants))
         evaluate = evaluate.lower(table, seeded, states.server.params, test, frozen)
-        evaluate = engine.compile_program(evaluate, options)
+        evaluate = engine.compile_program(evaluate, setup.mesh)
         free_memory.give_back()
         needed = max(_scratch(rounds), _scratch(evaluate))
         if needed <= free_memory.free(setup.mesh.local_devices):

@@ -321,7 +321,7 @@ def _compiled(mesh, function: Callable, start: Callable, *inputs: Any) -> Form:
     state, begin = start(), time.perf_counter()
     lowered = jax.jit(function, donate_argnums=0).lower(state, *inputs)
     traced = time.perf_counter()
-    program = lowered.compile(engine.compiler_options(mesh))
+    program = engine.compile_program(lowered, mesh)
     done = time.perf_counter()
     free_memory.give_back()
 
