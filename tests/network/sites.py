@@ -8,6 +8,7 @@ import numpy as np
 
 from fl_sketch.network import dealing, identities, job, site_file
 from fl_sketch.network import run as network
+from fl_sketch.network.conversation import Conversation
 from fl_sketch.network.coordinator import Rules
 from fl_sketch.network.site import Site
 from fl_sketch.run.run import Listeners
@@ -36,6 +37,18 @@ METHODS = {
     "ef21": {"algorithm": "ef21"},
     "integers": INTEGERS,
 }
+COMPILED: dict[str, Conversation] = {}
+
+
+def joined(lent, terms, kit):
+    """Returns a site's part, with programs that all sites of equal runs here share.
+
+    They would be the same, and each site would compile them for itself.
+    """
+    part = job.join(lent, json.loads(json.dumps(terms)), kit)
+    its_own = {"run": "", "client": 0, "sites": [], "asks": []}
+    alike = json.dumps({**terms, **its_own}) + part.conversation.digest.hex()
+    return part._replace(conversation=COMPILED.setdefault(alike, part.conversation))
 
 
 class Hospitals:
@@ -64,13 +77,10 @@ class Hospitals:
 
     def start(self, client):
         lent = self.lent(client)
-
         kit = lent.folder.parent if self.names else None
-
-        def join(terms):
-            return job.join(lent, json.loads(json.dumps(terms)), kit)
-
-        self.sites[client] = Site(join, self.lines.append)
+        self.sites[client] = Site(
+            lambda terms: joined(lent, terms, kit), self.lines.append
+        )
 
     def send(self, data, seconds):
         del seconds
