@@ -13,9 +13,12 @@ from launch import clone
 
 
 def require(argv: Sequence[str]) -> None:
-    """Raises unless the --config among `argv` is a Python file with get_config."""
+    """Raises unless the --config among `argv` is a Python file with get_config.
+
+    What follows a colon is an argument of that function.
+    """
     for argument in argv:
-        found = re.match(r"--?config=([^:]*)", argument)
+        found = re.match(r"--?config=([^:]*)(:.+)?", argument)
         if not found:
             continue
         file = pathlib.Path(found[1])
@@ -29,10 +32,21 @@ def require(argv: Sequence[str]) -> None:
             msg += near
             raise ValueError(msg)
         with untrusted_files.reading(file, "to be a Python file"):
-            names = _names(ast.parse(file.read_bytes(), file.name))
-        if "get_config" not in names:
+            source = ast.parse(file.read_bytes(), file.name)
+        if "get_config" not in _names(source):
             msg = f"Expected a file with get_config, got config={file}"
             raise ValueError(msg + ": see launch.compare.")
+        if found[2] and not _takes_argument(source):
+            msg = f"Expected config={found[1]} without an argument, got {found[2]!r}."
+            raise ValueError(msg)
+
+
+def _takes_argument(file: ast.Module) -> bool:
+    """Returns whether the get_config of a file may take an argument."""
+    for node in file.body:
+        if isinstance(node, ast.FunctionDef) and node.name == "get_config":
+            return bool(node.args.posonlyargs or node.args.args or node.args.vararg)
+    return True
 
 
 def _names(file: ast.Module) -> set[str]:

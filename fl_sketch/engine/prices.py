@@ -6,6 +6,9 @@ import numpy as np
 
 from fl_sketch.engine.relays import Relay
 
+VISITS = 1000  # of which a mean is taken
+GAPS = 100  # between a visit and the last one
+
 
 class Follow(NamedTuple):
     """The bytes that a client downloads to replay the server's steps.
@@ -95,21 +98,33 @@ class Prices(NamedTuple):
         return least + self.follow.always
 
     def usual(self, gap: float) -> int:
-        """Returns the bytes that a client fetches `gap` rounds after its last one."""
+        """Returns the mean bytes that a client fetches in late rounds of a long run.
+
+        It is drawn in each round with probability 1 / `gap`.
+        """
         last = self.follow.warmup
-        return round(self.fetched(last, self.heard, last + gap).item())
+        return round(self.fetched(last, self.heard, last + _gaps(gap)).mean())
 
     def average(self, rounds: int, gap: float) -> float:
         """Returns the mean bytes that a client fetches before its work in a round.
 
-        It is drawn every `gap` of the `rounds`, for the first time after half of one.
+        It is drawn in each of the `rounds` with probability 1 / `gap`.
         """
-        visits = np.arange(min(gap, rounds) / 2, rounds, gap).astype(np.int64)
-        last = np.append(-1, visits)[: visits.size]
+        times = min(rounds, VISITS)
+        visits = (np.arange(times)[:, None] + 0.5) * rounds // times
+        last = np.maximum(-1, visits - _gaps(gap))
         heard = np.where(last < 0, 0, self.heard)
-        return self.fetched(last, heard, visits).mean().item()
+        return self.fetched(last, heard, visits.astype(np.int64)).mean().item()
 
     def _sent(self, rounds: Any) -> Any:
         """Returns the bytes that the server sent in so many first rounds."""
         follow = self.follow
         return follow.missed * rounds + follow.early * np.minimum(rounds, follow.warmup)
+
+
+def _gaps(mean: float) -> np.ndarray:
+    """Returns equally likely numbers of rounds between two visits of a client."""
+    if mean <= 1:
+        return np.ones(1)
+    longer = (np.arange(GAPS) + 0.5) / GAPS  # how likely a longer gap is
+    return np.ceil(np.log(longer) / np.log1p(-1 / mean))

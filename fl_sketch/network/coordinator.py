@@ -144,14 +144,15 @@ class Coordinator:
             spoken = self._spoken(server, asked, keys, number, attempt)
             if isinstance(spoken, Spoken):
                 break
+            few, enough = len(spoken.clients), max(self._smallest, spoken.needed)
             self._say(
-                f"round {number + 1}: {spoken} sites answered, {self._smallest} must; "
-                "nothing is released, and the round is asked for again"
+                f"round {number + 1}: {few} sites answered, {enough} must; nothing is "
+                "released, and the round is asked for again"
             )
         else:
             msg = (
-                f"Expected {self._smallest} sites in round {number + 1}, got {spoken} "
-                f"after {self._rules.attempts} attempts: the same command goes on."
+                f"Expected {enough} sites in round {number + 1}, got {few} after "
+                f"{self._rules.attempts} attempts: the same command goes on."
             )
             raise TooFew(msg)
         counts = asked.among(spoken.counted)
@@ -178,8 +179,8 @@ class Coordinator:
 
     def _spoken(
         self, server: Server, asked: Asked, keys: Keys, number: int, attempt: int
-    ) -> Spoken | int:
-        """Plays the exchanges of a round; returns how many answered, if too few."""
+    ) -> Spoken | Came:
+        """Plays the exchanges of a round; returns what came, if from too few."""
         clients = [int(one) for one in asked.ids[asked.weights > 0]]
         heard_from = self._silence.without(clients, number)
         if not attempt and len(heard_from) >= self._smallest:
@@ -201,7 +202,7 @@ class Coordinator:
             at = (number, exchange, which)
             came = self._summed(spoken.counted, asked, make, known, at)
             if 0 < len(came.clients) < self._smallest or came.total is None:
-                return len(came.clients)
+                return came
             spoken = self._released(spoken, came, keys, asked, at)
             if not exchange:
                 spoken = spoken._replace(seen=came.seen)

@@ -25,11 +25,13 @@ class Came(NamedTuple):
       clients: those whose messages came.
       total: the sum of what the mechanism or the mean takes; None: too few came.
       seen: what sites whose messages came tell of their local work, by client.
+      needed: if there is no sum: how many would have been enough for a secure sum.
     """
 
     clients: tuple[int, ...]
     total: Any
     seen: dict[int, dict[str, float]] = {}
+    needed: int = 0
 
 
 class Parties(NamedTuple):
@@ -117,14 +119,14 @@ def under_masks(
                 return Came(
                     (), zeros(talk.summands[exchange]), dict.fromkeys(alive, {})
                 )
-            return Came(tuple(came), None)
+            return Came(tuple(came), None, needed=terms.threshold)
         if stage == "shares":
             shared = len(requests)
         if stage == "numbers":
             alive = tuple(one for one in parties.clients if one in requests)
             if parties.signed and len(alive) < shared:
                 say(f"no secure sum: {len(alive)} of {shared} sites sent numbers")
-                return Came(alive, None)
+                return Came(alive, None, needed=shared)
             if len(alive) < parties.smallest:
                 return Came(alive, None)
         came = parties.ask(later, requests) if later else {}

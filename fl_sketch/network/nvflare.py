@@ -60,6 +60,13 @@ class Coordinating:
                 answer = call.result()
                 if isinstance(answer, bytes | bytearray):
                     came[calls[call]] = bytes(answer)
+        if collab.is_aborted:  # then no site can answer any more
+            msg = (
+                "Expected NVFlare to keep the job, got its end, as when a process of a "
+                "site dies: log.txt in the server's kit has the reason. The same "
+                "command goes on."
+            )
+            raise ValueError(msg)
         return came
 
 

@@ -60,8 +60,9 @@ def error_feedback(
         `compress(top_k(k))`.
 
     Raises:
-      ValueError: in an update, for the output of `desketch`, or of `compress` with a
-        compressor that is no contraction, that nothing scales down afterwards.
+      ValueError: in an update, for an output of another shape, for that of `desketch`,
+        or of `compress` with a compressor that is no contraction, if nothing scales it
+        down afterwards.
     """
     tx = optax.with_extra_args_support(tx)
 
@@ -73,6 +74,9 @@ def error_feedback(
         corrected = jax.tree.map(jnp.add, updates, state.error)
         with messages.noted() as notes:
             sent, inner = tx.update(corrected, state.inner, params, **extra_args)
+        if jax.tree.map(jnp.shape, sent) != jax.tree.map(jnp.shape, corrected):
+            msg = "Expected error feedback around compress(a contraction), got a "
+            raise ValueError(msg + "transformation whose output has another shape.")
         if messages.about(sent, notes).grows:
             raise ValueError(compressors.NO_FEEDBACK)
         left = jax.tree.map(jnp.subtract, corrected, sent)

@@ -16,6 +16,7 @@ from fl_sketch.workdir import weights
 
 ONE = {"classes": "class", "labels": "label", "numbers": "number"}
 NAMES = ("algorithm", "dataset", "model")  # which may be paths
+MADE_UP = "synthetic/"  # begins the name of a data set
 PUBLIC = (
     *NAMES, "part", "size", "loss", "options", "outputs", "class_names", "round",
     "pretrained",
@@ -83,8 +84,9 @@ def _prompt(about: Mapping[str, Any]) -> str | None:
 
 
 def _last(path: str) -> str:
-    """Returns a path's last part, of a pretrained model behind what begins its name."""
-    return pretrained.PREFIX * pretrained.named(path) + pathlib.Path(path).name
+    """Returns a path's last part, behind what begins the name of its kind."""
+    kinds = [one for one in (pretrained.PREFIX, MADE_UP) if path.startswith(one)]
+    return "".join(kinds) + pathlib.Path(path).name
 
 
 def _layers(model: str, params: Arrays) -> list[str]:

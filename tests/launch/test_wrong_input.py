@@ -36,6 +36,8 @@ WRONG = [
     (("launch.train", "--config=configs/default", "--workdir=NEW"),
      "Did you mean 'configs/default.py'?"),
     (("launch.plan", "--config=configs/compare_das.py"), "see launch.compare"),
+    (("launch.train", "--config=configs/default.py:abc", "--workdir=NEW"),
+     "Expected config=configs/default.py without an argument, got ':abc'"),
     (("launch.train", "--config=configs/safl_claims.py:foo", "--workdir=NEW"),
      "error: Expected configs/safl_claims.py:"),
     (("launch.compare", "--config=configs/compare_das.py", "--workdir="), "workdir=''"),

@@ -97,8 +97,12 @@ def simulated(folder, **changes):
     return weights_in(folder)
 
 
-def jobs_of(folder, name):
-    """Returns the processes that have a site's kit in their command, but its start."""
+def jobs_of(folder, name, kind=""):
+    """Returns the processes that have a site's kit in their command, but its start.
+
+    Args:
+      kind: what a word of the command ends with.
+    """
     kit = f"{folder}/network/kits/fl_sketch/prod_00/{name}"
     found = []
     for place in pathlib.Path("/proc").glob("[0-9]*"):
@@ -106,7 +110,9 @@ def jobs_of(folder, name):
             words = (place / "cmdline").read_text().split("\0")
         except OSError:
             continue
-        if any(word.startswith(kit) for word in words) and "bash" not in words[0]:
+        of_kind = any(word.endswith(kind) for word in words)
+        ours = of_kind and any(word.startswith(kit) for word in words)
+        if ours and "bash" not in words[0]:
             found.append(int(place.name))
     return found
 
@@ -243,7 +249,10 @@ def signalled(folder, name, sent):
 
 
 def test_a_site_that_hangs_or_is_killed_is_left_out(tmp_path):
-    """One that hangs takes part again when it goes on."""
+    """One that hangs takes part again when it goes on.
+
+    NVFlare ends the job if only a process of the job dies, and the command says so.
+    """
     folder = tmp_path / "run"
     process = begun(folder, "--timeout=3", rounds=100000)
 
@@ -269,7 +278,9 @@ def test_a_site_that_hangs_or_is_killed_is_left_out(tmp_path):
     until(lambda: len(table_in(folder)) > rows + 2)
     assert missed() > before
     groups = read_json(folder / "network" / "processes.json")
-    process.send_signal(signal.SIGTERM)
-    printed = ended(process)
+    (job,) = jobs_of(folder, "site_0", "worker_process")
+    os.kill(job, signal.SIGKILL)
+    printed = process.communicate(timeout=WAIT)[0]
+    assert process.returncode == 2 and "Expected NVFlare to keep the job" in printed
     assert "site 1 did not answer" in printed and "site 2 did not answer" in printed
     assert not [group for group in groups if local_sites.running_in(group)]

@@ -68,6 +68,12 @@ def test_what_no_error_memory_survives_is_refused(inside):
         jax.jit(lambda u, s: tx.update(u, s, PARAMS, key=KEY))(some(0), tx.init(PARAMS))
 
 
+def test_a_message_instead_of_an_update_is_refused():
+    tx = transforms.error_feedback(transforms.sketch(sketch.count_sketch(4)))
+    with refused("contraction", "another shape"):
+        tx.update(some(0), tx.init(PARAMS), PARAMS, key=KEY)
+
+
 def test_a_sketch_as_long_as_the_update_may_be_fed_back():
     op = sketch.identity()
     tx = transforms.error_feedback(

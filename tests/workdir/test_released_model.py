@@ -203,6 +203,9 @@ def test_code_and_paths_of_ones_own_stay_at_home(own):
     assert public["arrays"] == {"last/kernel": [3, 2]}
     assert facts["own"] and not facts["layers"]
     assert ("inputs" in public) == (own != "engine.simulate")
+    about["dataset"] = "synthetic/10000"  # a name without a path
+    public = released_model.public(about, params, private=True)
+    assert public["dataset"] == "synthetic/10000"
 
 
 @pytest.mark.parametrize(
