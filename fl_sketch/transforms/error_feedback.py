@@ -74,7 +74,8 @@ def error_feedback(
         corrected = jax.tree.map(jnp.add, updates, state.error)
         with messages.noted() as notes:
             sent, inner = tx.update(corrected, state.inner, params, **extra_args)
-        if jax.tree.map(jnp.shape, sent) != jax.tree.map(jnp.shape, corrected):
+        shapes, others = (map(jnp.shape, jax.tree.leaves(x)) for x in (sent, corrected))
+        if [*shapes] != [*others]:
             msg = "Expected error feedback around compress(a contraction), got a "
             raise ValueError(msg + "transformation whose output has another shape.")
         if messages.about(sent, notes).grows:
