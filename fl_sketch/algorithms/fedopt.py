@@ -19,7 +19,8 @@ def fedopt(
     """Returns FedOpt: local SGD, and any optax optimizer on the mean update.
 
     FedAdam is `server=optax.adam(...)`, FedYogi `optax.yogi(...)`, FedAdagrad
-    `optax.adagrad(...)`; see `transforms.paper_amsgrad` for AMSGrad as papers
+    `optax.adagrad(...)`. These are optax's forms: Adam corrects the bias of its
+    moments, which the paper's does not. `transforms.paper_amsgrad` is AMSGrad as papers
     print it.
 
     Reference: Reddi et al. (2021), Algorithm 2.

@@ -53,8 +53,7 @@ HOMOGENEOUS = (
 SHARED = (
     Assumption(
         "shared_sketch",
-        "clients of a round share one fresh sketch, which is read without bias and "
-        "with E|Q(x) - x|^2 <= omega |x|^2",
+        "clients of a round share one fresh sketch, with E|Q(x) - x|^2 <= omega |x|^2",
     ),
 )
 FRESH = (
