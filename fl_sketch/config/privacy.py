@@ -12,7 +12,7 @@ from fl_sketch import channels, models
 from fl_sketch.algorithms import catalog
 from fl_sketch.config import arguments, build, inputs
 from fl_sketch.config.parse import LEAST, Numbers, section
-from fl_sketch.core import trees, validate
+from fl_sketch.core import plugins, trees, validate
 from fl_sketch.core.mappings import flat
 from fl_sketch.core.protocols import Algorithm, Mechanism, Tree
 from fl_sketch.data import datasets
@@ -213,6 +213,7 @@ def guarded(
     bound = protection.bound
     if bound == "none":
         return algorithm
+    _require_bare(config, algorithm)
     privacy, size, threshold = config.privacy, expected(config), "privacy.threshold"
     with section("privacy"):
         if privacy.form == "update":
@@ -238,6 +239,17 @@ def guarded(
                 noise=noise,
             )
         return algorithm._replace(mechanism=guard)
+
+
+def _require_bare(config: ConfigDict, algorithm: Algorithm) -> None:
+    """Raises for a mechanism of one's own, which the config's would replace."""
+    if algorithm.mechanism and plugins.named(config.algorithm):
+        msg = (
+            "Expected an algorithm without a mechanism, since privacy.* adds one, got "
+            f"algorithm={config.algorithm} with its own, which runs only in "
+            "engine.simulate."
+        )
+        raise ValueError(msg)
 
 
 def _require_more(noise_multiplier: float, numbers: int, **noise: float) -> None:

@@ -93,8 +93,8 @@ def _parsed(text: str) -> tuple[str, dict[str, Any]]:
     except (SyntaxError, ValueError):
         pass
     msg = (
-        "Expected optimizer to be a name of optax, such as sgd or adamw(b1=0.8), got "
-        f"optimizer={text!r}."
+        "Expected optimizer to be a name of optax, such as sgd or adamw(b1=0.8), or "
+        f"FILE.py:NAME without options, got optimizer={text!r}."
     )
     raise ValueError(msg)
 

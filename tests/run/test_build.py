@@ -261,6 +261,27 @@ def test_every_diagnostic_of_clients_is_a_column(tmp_path, mark):
     assert {row[f"{mark}train_gradient_norm"] for row in rows} == {2.5}
 
 
+GUARDED = """
+import optax
+from fl_sketch import algorithms
+from fl_sketch.privacy import clipping, mechanism
+
+
+def mine(loss, *, client_rate, noise_multiplier):
+    quiet = mechanism.central(clipping.clip(1.0), noise_multiplier=0.1, denominator=5)
+    own = algorithms.fedopt(loss, client_rate=client_rate, server=optax.sgd(1.0))
+    return own._replace(mechanism=quiet._replace(noise_multiplier=noise_multiplier))
+"""
+
+
+def test_a_mechanism_of_ones_own_is_not_replaced_in_silence(tmp_path):
+    (tmp_path / "own.py").write_text(GUARDED)
+    private = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}
+    private |= {"cohort__sampling": "poisson", "data__classes": 10}
+    with refused("without a mechanism", "own.py:mine", "engine.simulate"):
+        task_of(config_with(algorithm=f"{tmp_path}/own.py:mine", **private))
+
+
 def test_targets_of_what_does_not_exist_are_files_that_are_missing():
     with refused("none.npz", error=FileNotFoundError):
         task_of(config_with(model__init_from="none.npz"))
