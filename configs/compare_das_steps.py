@@ -15,11 +15,10 @@ from configs import das_fashion_mnist
 from fl_sketch.sweep.comparison import Comparison, Method
 
 STEPS = (1, 5, 20, 50)
-FEW = (1, 20)  # for clients of one class
 CLIENTS = {
-    "alike": {"data.partition": "iid"},
-    "unlike": {"data.partition": "label_shards"},
-    "one class": {"data.partition": "label_shards", "data.per_client": 1},
+    "alike": (STEPS, {"data.partition": "iid"}),
+    "unlike": (STEPS, {"data.partition": "label_shards"}),
+    "one class": ((1, 20), {"data.partition": "label_shards", "data.per_client": 1}),
 }
 PER_STEP = (0.1, 0.4, 1.6, 6.4)  # thresholds, over the local steps
 RATES = (0.004, 0.016, 0.064, 0.256)
@@ -38,8 +37,8 @@ def get_comparison():
                 "privacy.threshold": tuple(steps * one for one in PER_STEP),
             },
         )
-        for clients, partition in CLIENTS.items()
-        for steps in (STEPS if clients != "one class" else FEW)
+        for clients, (numbers, partition) in CLIENTS.items()
+        for steps in numbers
     }
     base = das_fashion_mnist.get_config()
     base.algorithm, base.eval_every = "dp_fedavg", 10

@@ -27,7 +27,7 @@ def require(argv: Sequence[str]) -> None:
                 path.relative_to(clone.ROOT) for path in clone.ROOT.glob("configs/*.py")
             )
             near = validate.nearest(found[1], [*map(str, ours)])
-            none = ", which does not exist" * (not file.exists())
+            none = validate.absent(file)
             msg = f"Expected config to name a Python file, got config={found[1]}{none}."
             msg += near
             raise ValueError(msg)

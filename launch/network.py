@@ -110,7 +110,8 @@ def _run(config, place, names, made, splits=None) -> None:
 
     splits = splits or job.test_data(config, DATA_DIR.value)
     rules = Rules(TIMEOUT.value, SMALLEST.value, ATTEMPTS.value)
-    nvflare.play(config, splits, place, made.admin, names, rules, ASKS.value)
+    told = {"rules": rules, "asks": ASKS.value}
+    nvflare.play(config, splits, place, made.admin, names, **told)
 
 
 if __name__ == "__main__":

@@ -210,8 +210,8 @@ def _times(text: str, population: int) -> np.ndarray:
 def _table(path: str, columns: Sequence[str], name: str) -> list[tuple[float, ...]]:
     """Returns the rows of numbers of a csv file with these columns."""
     if not os.path.isfile(path):
-        none = ", which does not exist" * (not os.path.exists(path))
-        msg = f"Expected {name} to name a csv file, got {name}={path!r}{none}."
+        got = f"{name}={path!r}{validate.absent(path)}"
+        msg = f"Expected {name} to name a csv file, got {got}."
         raise FileNotFoundError(msg)
     expected = f"Expected columns {', '.join(columns)} of numbers in {name}={path}, got"
     try:

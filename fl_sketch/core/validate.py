@@ -8,6 +8,7 @@ ValueError: Expected cols to be an integer >= 1, got cols=0.
 import difflib
 import numbers
 import operator
+import os
 import warnings
 from collections.abc import Sequence
 from typing import Any, TypeGuard
@@ -144,6 +145,15 @@ def nearest(value: str, allowed: Sequence[str]) -> str:
     else:
         near = difflib.get_close_matches(str(value), allowed, n=1)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def absent(path: str | os.PathLike) -> str:
+    """Returns ", which does not exist" for a path of which this is true.
+
+    >>> absent("/no/such.csv"), absent("/")
+    (', which does not exist', '')
+    """
+    return "" if os.path.exists(path) else ", which does not exist"
 
 
 def _bare(name: Any) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_sketch.core import untrusted_files
+from fl_sketch.core import untrusted_files, validate
 
 ENDINGS = (".png", ".npy", ".npz")  # of files that are no texts
 INPUTS = "inputs"  # the name of the array, in an npz file of several
@@ -65,7 +65,7 @@ def lines(path: str | os.PathLike) -> list[str]:
 def _there(path: str | os.PathLike) -> pathlib.Path:
     file = pathlib.Path(path).expanduser()
     if not file.is_file():
-        none = ", which does not exist" * (not file.exists())
+        none = validate.absent(file)
         msg = f"Expected file to name a file, got file={path}{none}."
         raise FileNotFoundError(msg)
     return file

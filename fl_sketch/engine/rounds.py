@@ -127,15 +127,20 @@ def compile_rounds(
             return lambda state, done, count: run(state, data, count), program
         one_round = lambda state, number: run(state, data, 1)  # noqa: E731
     if play.bank == "host":
-        ids = jax.jit(lambda key, number: of_round(play.sampler, key, number).ids)
-        ids = ids.lower(key, 0).compile()
-        where = jax.tree.map(lambda leaf: leaf.sharding, state.clients)
-        one_round = host_states.cohort_at_a_time(
-            one_round,
-            lambda number: np.asarray(ids(key, number)),
-            lambda rows: jax.device_put(rows, where),
-        )
+        one_round = _with_states_on_host(one_round, play, state, key)
     return one_by_one(one_round), program
+
+
+def _with_states_on_host(one_round: Callable, play: Play, state: State, key: Roots):
+    """Returns a round for which the states of its cohort come from the host."""
+    ids = jax.jit(lambda key, number: of_round(play.sampler, key, number).ids)
+    ids = ids.lower(key, 0).compile()
+    where = jax.tree.map(lambda leaf: leaf.sharding, state.clients)
+    return host_states.cohort_at_a_time(
+        one_round,
+        lambda number: np.asarray(ids(key, number)),
+        lambda rows: jax.device_put(rows, where),
+    )
 
 
 def one_by_one(one_round: Callable[[State, int], tuple[State, Report]]) -> Advance:

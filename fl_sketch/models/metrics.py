@@ -58,11 +58,11 @@ def named(names: Sequence[str], targets: str) -> dict[str, Metric]:
     """
     able = tuple(name for name in METRICS if targets in METRICS[name].targets)
     for name in names:
-        if name in METRICS and name not in able:
+        if name not in able:
             choices = ", ".join(map(repr, able))
             msg = f"Expected metrics to be one of {choices} for targets that are "
-            raise ValueError(msg + f"{targets} (model.loss), got metrics={name!r}.")
-        validate.one_of(able, metrics=name)
+            msg += f"{targets} (model.loss), got metrics={name!r}."
+            raise ValueError(msg + validate.nearest(name, able))
     if not names or len(set(names)) < len(names):
         msg = f"Expected metrics to name some metrics once each, got {list(names)}."
         raise ValueError(msg)

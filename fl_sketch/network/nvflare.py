@@ -122,6 +122,7 @@ def play(
     workdir: pathlib.Path,
     admin: pathlib.Path,
     names: Sequence[str],
+    *,
     rules: Rules,
     asks: Sequence[str],
     say: Callable[[str], None] = print,

@@ -74,8 +74,7 @@ def error_feedback(
         corrected = jax.tree.map(jnp.add, updates, state.error)
         with messages.noted() as notes:
             sent, inner = tx.update(corrected, state.inner, params, **extra_args)
-        shapes, others = (map(jnp.shape, jax.tree.leaves(x)) for x in (sent, corrected))
-        if [*shapes] != [*others]:
+        if _shapes(sent) != _shapes(corrected):
             msg = "Expected error feedback around compress(a contraction), got a "
             raise ValueError(msg + "transformation whose output has another shape.")
         if messages.about(sent, notes).grows:
@@ -85,6 +84,10 @@ def error_feedback(
         return sent, ErrorFeedbackState(error, inner)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _shapes(tree):
+    return [leaf.shape for leaf in jax.tree.leaves(tree)]
 
 
 def changes(compressor: Compressor) -> optax.GradientTransformationExtraArgs:

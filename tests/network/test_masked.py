@@ -173,6 +173,7 @@ def test_a_sum_of_too_few_is_tried_again_with_new_keys(tmp_path):
 
     hospitals.change = change
     hospitals.run(tmp_path / "network")
+    assert any("is asked for again" in line for line in hospitals.lines)
     assert any("round 1: 3 sites answered, 4 must" in line for line in hospitals.lines)
     (first, again) = [data for who, data in sent if who == 0][:2]
     assert first != again  # other masks

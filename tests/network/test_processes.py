@@ -277,10 +277,14 @@ def test_a_site_that_hangs_or_is_killed_is_left_out(tmp_path):
     rows = len(table_in(folder))
     until(lambda: len(table_in(folder)) > rows + 2)
     assert missed() > before
-    groups = read_json(folder / "network" / "processes.json")
     (job,) = jobs_of(folder, "site_0", "worker_process")
     os.kill(job, signal.SIGKILL)
     printed = process.communicate(timeout=WAIT)[0]
     assert process.returncode == 2 and "Expected NVFlare to keep the job" in printed
     assert "site 1 did not answer" in printed and "site 2 did not answer" in printed
+    rows, process = len(table_in(folder)), begun(folder, "--timeout=3", rounds=100000)
+    until(lambda: len(table_in(folder)) > rows + 2)  # the same command goes on
+    groups = read_json(folder / "network" / "processes.json")
+    process.send_signal(signal.SIGTERM)
+    assert "resuming after round" in ended(process)
     assert not [group for group in groups if local_sites.running_in(group)]

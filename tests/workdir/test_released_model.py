@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from fl_sketch import algorithms, data, engine, models
 from fl_sketch.core import protocols
-from fl_sketch.data import tokenizer
+from fl_sketch.data import datasets, tokenizer
 from fl_sketch.models import params_io
 from fl_sketch.privacy import clipping, mechanism
 from fl_sketch.run import load_trained
@@ -203,9 +203,9 @@ def test_code_and_paths_of_ones_own_stay_at_home(own):
     assert public["arrays"] == {"last/kernel": [3, 2]}
     assert facts["own"] and not facts["layers"]
     assert ("inputs" in public) == (own != "engine.simulate")
-    about["dataset"] = "synthetic/10000"  # a name without a path
-    public = released_model.public(about, params, private=True)
-    assert public["dataset"] == "synthetic/10000"
+    made_up = f"{datasets.SYNTHETIC}/10000"  # a name without a path
+    public = released_model.public(about | {"dataset": made_up}, params, private=True)
+    assert public["dataset"] == made_up
 
 
 @pytest.mark.parametrize(
