@@ -18,6 +18,7 @@ from fl_sketch.network import kits, site_file
 from fl_sketch.network.kits import Kits
 
 PATIENCE = 300.0  # seconds for a server to start
+ENDING = 10.0  # seconds for killed processes to end
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # end the processes
 Tapped = Callable[[int], int]
 FOLDER = pathlib.Path(fl_sketch.__file__).parent.parent
@@ -63,6 +64,7 @@ def started(made: Kits, book: pathlib.Path) -> Iterator[None]:
         for process in begun:
             end(process.pid)
             process.wait()
+        _wait_for_end([one.pid for one in begun])
         book.unlink(missing_ok=True)
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -146,9 +148,21 @@ def end(group: int, sent: signal.Signals = signal.SIGKILL) -> None:
 def end_left(book: pathlib.Path) -> None:
     """Ends those process groups of a file that still run its kits."""
     said = json.loads(book.read_text()) if book.exists() else {}
-    for group, place_of in said.items():
-        if any(place_of in command for command in running_in(group)):
-            end(int(group))
+    left = [
+        int(group)
+        for group, place_of in said.items()
+        if any(place_of in command for command in running_in(group))
+    ]
+    for group in left:
+        end(group)
+    _wait_for_end(left)
+
+
+def _wait_for_end(groups: Sequence[int]) -> None:
+    """Waits until all processes of groups that were killed have ended."""
+    until = time.monotonic() + ENDING
+    while any(running_in(str(one)) for one in groups) and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def running_in(group: str) -> list[str]:
