@@ -172,8 +172,8 @@ def _head(shapes: Shapes) -> tuple[str, ...]:
     found = {one: match for one in layers.values() if (match := HEADS.fullmatch(one))}
     if not found:
         msg = (
-            "Expected a layer called head, classifier, dense or the like with "
-            f"trains=head, got {_listed(shapes)}: name it by a pattern."
+            "Expected several layers, one of them called head, classifier, dense or "
+            f"the like, with trains=head, got {_listed(shapes)}: name it by a pattern."
         )
         raise ValueError(msg)
 

@@ -7,10 +7,10 @@ import pytest
 from fl_sketch import theory
 from fl_sketch.engine import graph as graphs
 from fl_sketch.experiments import plan
-from fl_sketch.run import task_of
+from fl_sketch.run import run, task_of
 from fl_sketch.theory import Constants
 from fl_sketch.workdir.rows import sized
-from tests.run.configs import config_with, rows_of
+from tests.run.configs import config_with, quiet, rows_of
 
 pytestmark = pytest.mark.slow
 
@@ -47,8 +47,13 @@ def test_the_bytes_planned_are_the_bytes_sent():
     assert sent in lines(**changes)
 
 
-def test_first_downloads_are_in_the_forecast():
-    changes = {"rounds": 12, "download": "messages"}
+@pytest.mark.parametrize(
+    "changes",
+    [{"download": "messages"}, {"download": "model", "client__trains": "bias"}],
+)
+def test_first_downloads_are_in_the_forecast(changes, tmp_path):
+    run(config_with(rounds=1, data__public=True), tmp_path, say=quiet)
+    changes |= {"rounds": 12, "model__init_from": str(tmp_path)}
     (row,) = rows_of(eval_every=12, **changes)
     text = "\n".join(lines(**changes))
     (found,) = re.findall(r"about ([\d.]+) MB down, first downloads included", text)
