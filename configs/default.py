@@ -81,7 +81,8 @@ def get_config() -> ConfigDict:
     config.cohort.sampling = "fixed"  # or poisson, replacement, everyone
     config.cohort.size = 10  # clients per round; for poisson, on average
     config.cohort.dropout = 0.0  # probability that a client does not answer
-    # a csv file of client, first, last: the rounds in which it is there, from 1 on
+    # a csv file with the header client,first,last: rounds, from 1 on, in which a client
+    # is there; one without a row never is
     config.cohort.available = ""
     config.cohort.period = 0  # rounds after which the file repeats; 0: all rounds
     # seconds of a client's round: lognormal(MEDIAN, SIGMA), or a csv of client, seconds

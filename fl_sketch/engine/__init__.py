@@ -8,7 +8,7 @@ from fl_sketch.engine.cohort import weighted as weighted
 from fl_sketch.engine.cohort import with_dropout as with_dropout
 from fl_sketch.engine.cohort import with_replacement as with_replacement
 from fl_sketch.engine.compiling import compile_program as compile_program
-from fl_sketch.engine.costs import chunk_of as chunk_of
+from fl_sketch.engine.costs import measure_traffic as measure_traffic
 from fl_sketch.engine.loop import NotFinite as NotFinite
 from fl_sketch.engine.loop import Stopped as Stopped
 from fl_sketch.engine.mesh import AXIS as AXIS

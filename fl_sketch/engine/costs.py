@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import partial_eval
-from jax.sharding import Mesh
 
 from fl_sketch.channels import player
 from fl_sketch.core import trees, validate
@@ -22,7 +21,6 @@ from fl_sketch.core.wire import FLOAT_BITS
 from fl_sketch.engine import programs
 from fl_sketch.engine.clients import played
 from fl_sketch.engine.data_uses import DataUses, uses_of
-from fl_sketch.engine.mesh import chunk_size, on_cpu
 from fl_sketch.engine.prices import Follow, Prices
 from fl_sketch.engine.round import initial_server
 from fl_sketch.workdir.rows import is_column
@@ -128,21 +126,6 @@ def _sizes(algorithm: Algorithm, bits: Any, means: Any) -> dict[str, Any]:
     if algorithm.mechanism:
         bits = algorithm.mechanism.wire(bits, tuple(map(_numbers, means)))
     return {"bits_up": int(bits) if isinstance(bits, int) else None, "coded": coded}
-
-
-def chunk_of(
-    mesh: Mesh, places: int, algorithm: Algorithm, params: Tree, batches: Any
-) -> int:
-    """Returns how many clients a row works on at a time by default.
-
-    Args:
-      places: the number of clients of a round.
-      batches: those of one client, or their shapes.
-    """
-    if on_cpu(mesh):
-        return chunk_size(mesh, places)
-    working = measure_traffic(algorithm, params, batches).working
-    return chunk_size(mesh, places, working)
 
 
 def prices(

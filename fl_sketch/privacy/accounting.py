@@ -136,23 +136,24 @@ def calibrate(
     `cut` is calibrated for the one that `engine.poisson` makes.
 
     Raises:
-      ValueError: if the missing tail of the noise would cost more than delta / 1000.
+      ValueError: if the missing tail of the noise, and cut samples, would cost more
+        than delta / 1000.
     """
     between(0, math.inf, epsilon=epsilon)
     between(LEAST_DELTA, 1, delta=delta)
     if certain(plan, 1.0, accountant) == "nothing":
         return 0.0
     name = accountant or accountant_for(plan)
-    z = _least_noise(plan, epsilon, delta, name)
-    if math.isinf(spent(plan, z, delta=delta, accountant=name)):
+    z, drawn = _least_noise(plan, epsilon, delta, name), _cut_as_drawn(plan)
+    if math.isinf(spent(drawn, z, delta=delta, accountant=name)):
         msg = (
             "Expected the cut tails of the noise and of the cohort's size to add less "
             f"than delta / 1000 = {delta / 1000:.3g} to delta, got more with "
             f"noise_multiplier={z:.3g} for epsilon={epsilon}."
         )
         raise ValueError(msg)
-    for drawn in (plan, _cut_as_drawn(plan)):
-        while epsilon < spent(drawn, z, delta=delta, accountant=name) < math.inf:
+    for one in (plan, drawn):
+        while epsilon < spent(one, z, delta=delta, accountant=name) < math.inf:
             z *= 1 + 1e-6
     return z
 

@@ -3,7 +3,7 @@
 Any algorithm becomes private by `algorithm._replace(mechanism=...)`: what is bounded is
 the message that leaves a client, after sketches, compressors and memories, since none
 of these keeps an l2 bound. Every exchange of a round is guarded, and each is a
-release: `len(traffic.measure_traffic(...).sent)` of them a round, found while tracing.
+release: `len(costs.measure_traffic(...).sent)` of them a round, found while tracing.
 
 Formal guarantees, for each exchange of a cohort without repeated clients:
 

@@ -72,15 +72,16 @@ def devices(count: int) -> str:
 def message(facts: Mapping[str, Any]) -> str:
     """Returns the size of a message: in numbers, or in bytes if it is compressed."""
     sent, up, d = facts["sketch_size"], facts["bytes_up_planned"], facts["d"]
-    size = f"{sent} numbers, {facts['compression']:.4g} times fewer than the model"
+    size = f"{sent} numbers, {facts['compression']:.4g} times fewer than "
     if up is not None and up < FLOAT_BYTES * sent:
-        size = f"{up} bytes, {FLOAT_BYTES * d / up:.4g} times fewer than the model"
+        size = f"{up} bytes, {FLOAT_BYTES * d / up:.4g} times fewer than "
     elif sent == d:
-        size = f"{d} numbers, as many as the model"
+        size = f"{d} numbers, as many as "
     elif sent > d:
-        size = f"{sent} numbers, {sent / d:.4g} times as many as the model"
-    several = facts["exchanges"] > 1
-    return size + f", in {facts['exchanges']} exchanges" * several
+        size = f"{sent} numbers, {sent / d:.4g} times as many as "
+    most, several = "at most " * (up is None), facts["exchanges"] > 1
+    size += "the part that trains" if "frozen" in facts else "the model"
+    return most + size + f", in {facts['exchanges']} exchanges" * several
 
 
 def _up_each(facts: Mapping[str, Any]) -> str:
@@ -94,7 +95,7 @@ def _network(task: Task) -> str:
     """Returns the download of a client, or the messages over a graph."""
     facts = task.facts
     if task.known.prices.relay is None:
-        return f"download: {_down(task.known.prices)}"
+        return f"download: {_down(task.known.prices, facts)}"
     whole = facts["bytes_over_edges_planned"]
     size = f" ({rows.sized(whole)})" if whole is not None else ""
     return (
@@ -158,20 +159,20 @@ def _how(guarantee, asked: int) -> list[str]:
     ]
 
 
-def _down(prices) -> str:
+def _down(prices, facts: Mapping[str, Any]) -> str:
+    whole = "the part that trains" if "frozen" in facts else "the whole model"
     once = f", and {prices.once / 1e3:.4g} kB once per client" * bool(prices.once)
     within = prices.within / 1e3
     if not prices.followed:
-        parts = "the part that trains" if once else "the whole model"
-        parts += " and server state" * bool(prices.read)
-        parts += f", and {within:.4g} kB during the round" * bool(within)
-        whole = prices.model / 1e3 + within
-        return f"{whole:.4g} kB per client and round ({parts}){once}"
+        whole += " and server state" * bool(prices.read)
+        whole += f", and {within:.4g} kB during the round" * bool(within)
+        size = prices.model / 1e3 + within
+        return f"{size:.4g} kB per client and round ({whole}){once}"
     once = f", and {within:.4g} kB during each round" * bool(within) + once
     follow = prices.follow
     missed, most = follow.missed, prices.most
     more = f" and {follow.always / 1e3:.4g} kB per round" * bool(follow.always)
-    whole = "the whole model" + " and server state" * bool(follow.begin)
+    whole += " and server state" * bool(follow.begin)
     return (
         f"{prices.params / 1e3:.4g} kB at first, then {missed / 1e3:.4g} kB for each "
         f"round since the client last took part{more}, at most {most / 1e3:.4g} kB "
@@ -246,17 +247,25 @@ def result(summary: Mapping[str, Any], workdir: str) -> list[str]:
     whose = " (simulator only)" * hidden
     summary = rows.plain(summary)
     by = rows.score_of(summary)
-    up = summary["bytes_up_per_client_round"] / 1e3
-    down = summary["bytes_down_per_client_round"] / 1e3
     return [
-        f"{by.title} {by.of(summary):.4f} after {summary['rounds']} rounds; upload "
-        f"{up:.4g} kB, download {down:.4g} kB per client and round; compiled in "
-        f"{summary['compile_seconds']:.1f} s",
+        f"{by.title} {by.of(summary):.4f} after {summary['rounds']} rounds; "
+        f"{_sent(summary)}; compiled in {summary['compile_seconds']:.1f} s",
         *_absent(summary, whose),
         *_of_clients(summary, whose),
         *_spent(summary),
         f"results in {workdir}",
     ]
+
+
+def _sent(summary: Mapping[str, Any]) -> str:
+    """Returns the mean bytes of a client in a round."""
+    up = f"{summary['bytes_up_per_client_round'] / 1e3:.4g} kB"
+    down = f"{summary['bytes_down_per_client_round'] / 1e3:.4g} kB"
+    if "graph" in summary:
+        return f"over edges, with forwarding: {up} per client and round"
+    if "answered" in summary:
+        return f"upload {up} per answer, download {down} per request"
+    return f"upload {up}, download {down} per client and round"
 
 
 def _absent(summary: Mapping[str, Any], mark: str) -> list[str]:

@@ -178,6 +178,14 @@ def test_a_target_that_sampling_alone_keeps_is_refused_for_its_tails():
         accounting.calibrate(plan, epsilon=1.0, delta=1e-5)
 
 
+def test_a_target_that_cut_cohorts_alone_exceed_is_refused():
+    plan, promise = Plan(steps=20, sample=100, population=400), {"epsilon": 8.0}
+    with refused("cohort's size", "epsilon=8.0"):
+        accounting.calibrate(plan, delta=1e-14, **promise)
+    everyone = plan._replace(sample=400, sampling="everyone")
+    assert accounting.calibrate(everyone, delta=1e-14, **promise) < 10
+
+
 def test_a_run_ends_in_whole_rounds_before_its_target_or_its_plan():
     plan, options = PLAN._replace(steps=60), {"delta": DELTA, "per_round": 7}
     free = guarantee.promised(plan, rounds=100, noise_multiplier=1.0, **options)

@@ -6,8 +6,8 @@ import jax
 import pytest
 
 from fl_sketch import engine
-from fl_sketch.run import display, task_of
-from tests.run.configs import NOISY, config_with
+from fl_sketch.run import display, run, task_of
+from tests.run.configs import NOISY, config_with, quiet
 
 pytestmark = pytest.mark.fast
 
@@ -75,3 +75,39 @@ def test_noised_columns_stand_below_their_names():
     for order in (noised, dict(reversed(noised.items()))):
         cells = display.row(values | order).split()
         assert [float(cell) for cell in cells[-len(names) :]] == [*range(len(names))]
+
+
+MARINA = {"algorithm": "marina", "compressor__name": "random_k"}
+BOTTOM = {"client__trains": "bias", "download": "messages"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (MARINA, ["upload: at most 650 numbers", "bytes depend on"]),
+        (BOTTOM, ["than the part that trains;", "(the part that trains and server"]),
+    ],
+)
+def test_a_plan_says_of_what_a_message_is_a_part(changes, words, tmp_path):
+    run(config_with(rounds=1, data__public=True), tmp_path, say=quiet)
+    config = config_with(model__init_from=str(tmp_path), **changes)
+    text = "\n".join(display.plan(config, task_of(config)))
+    assert all(part in text for part in words), text
+
+
+ALONE = {"network__graph": "ring", "cohort__sampling": "everyone"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "; upload {:.4g} kB, download {:.4g} kB per client and round;"),
+        ({"cohort__dropout": 0.3}, "; upload {:.4g} kB per answer, download {:.4g} kB"),
+        (ALONE, "; over edges, with forwarding: {:.4g} kB per client and round;"),
+    ],
+)
+def test_a_run_ends_with_the_bytes_of_a_client(changes, words, tmp_path):
+    lines: list[str] = []
+    summary = run(config_with(rounds=3, **changes), tmp_path, say=lines.append)
+    sizes = [summary[f"bytes_{way}_per_client_round"] / 1e3 for way in ("up", "down")]
+    assert words.format(*sizes) in "\n".join(lines)

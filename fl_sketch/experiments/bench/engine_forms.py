@@ -115,8 +115,8 @@ def chunk_of(
     batches = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((*rows, *leaf.shape[1:]), leaf.dtype), data
     )
-    algorithm = averaging(work, value)
-    return engine.chunk_of(mesh, work.cohort, algorithm, params, batches)
+    traffic = engine.measure_traffic(averaging(work, value), params, batches)
+    return engine.chunk_size(mesh, work.cohort, traffic.working)
 
 
 def averaging(work: Workload, value: Callable) -> Algorithm:
