@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any
 
 import fl_sketch
@@ -19,6 +19,7 @@ from fl_sketch.network.kits import Kits
 
 PATIENCE = 300.0  # seconds for a server to start
 ENDING = 10.0  # seconds for killed processes to end
+JOB = "nvflare.private"  # a module in the command of each process of NVFlare
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # end the processes
 Tapped = Callable[[int], int]
 FOLDER = pathlib.Path(fl_sketch.__file__).parent.parent
@@ -64,7 +65,7 @@ def started(made: Kits, book: pathlib.Path) -> Iterator[None]:
         for process in begun:
             end(process.pid)
             process.wait()
-        _wait_for_end([one.pid for one in begun])
+        _end_all(str(made.server.parent), {str(one.pid) for one in begun})
         book.unlink(missing_ok=True)
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -146,35 +147,42 @@ def end(group: int, sent: signal.Signals = signal.SIGKILL) -> None:
 
 
 def end_left(book: pathlib.Path) -> None:
-    """Ends those process groups of a file that still run its kits."""
+    """Ends those process groups of a file that still run its kits, and their jobs."""
     said = json.loads(book.read_text()) if book.exists() else {}
-    left = [
-        int(group)
-        for group, place_of in said.items()
-        if any(place_of in command for command in running_in(group))
-    ]
-    for group in left:
-        end(group)
-    _wait_for_end(left)
+    for kit in {*said.values()}:
+        still = {group for group, command in processes() if kit in command}
+        _end_all(kit, still & {*said})
 
 
-def _wait_for_end(groups: Sequence[int]) -> None:
-    """Waits until all processes of groups that were killed have ended."""
+def _end_all(kit: str, groups: Set[str]) -> None:
+    """Ends process groups, and the jobs of a kit, and waits until they have ended.
+
+    NVFlare starts the processes of a job in groups of their own.
+    """
     until = time.monotonic() + ENDING
-    while any(running_in(str(one)) for one in groups) and time.monotonic() < until:
+    while time.monotonic() < until:
+        left = {
+            group
+            for group, command in processes()
+            if group in groups or (kit in command and JOB in command)
+        }
+        if not left:
+            return
+        for group in left:
+            end(int(group))
         time.sleep(0.01)
 
 
-def running_in(group: str) -> list[str]:
-    """Returns the commands of the processes of a group that have not ended."""
-    commands = []
+def processes() -> list[tuple[str, str]]:
+    """Returns (process group, command) of all processes that have not ended."""
+    found = []
     for place in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError):
             _, _, after = (place / "stat").read_text().rpartition(")")
-            state, _, own, *_ = after.split()
-            if own == group and state != "Z":
-                commands.append((place / "cmdline").read_text())
-    return commands
+            state, _, group, *_ = after.split()
+            if state != "Z":
+                found.append((group, (place / "cmdline").read_text()))
+    return found
 
 
 def listening(port: int, seconds: float) -> bool:

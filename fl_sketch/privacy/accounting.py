@@ -146,10 +146,12 @@ def calibrate(
     name = accountant or accountant_for(plan)
     z, drawn = _least_noise(plan, epsilon, delta, name), _cut_as_drawn(plan)
     if math.isinf(spent(drawn, z, delta=delta, accountant=name)):
+        alone = drawn.steps * drawn.cut > delta / 1000
         msg = (
             "Expected the cut tails of the noise and of the cohort's size to add less "
             f"than delta / 1000 = {delta / 1000:.3g} to delta, got more with "
-            f"noise_multiplier={z:.3g} for epsilon={epsilon}."
+            f"noise_multiplier={z:.3g} for epsilon={epsilon}"
+            f"{f' and any other: {drawn.steps} cut cohorts alone exceed it' * alone}."
         )
         raise ValueError(msg)
     for one in (plan, drawn):

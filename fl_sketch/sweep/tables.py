@@ -338,7 +338,9 @@ def side_by_side(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
         cells = [f"{score.of(run):.4f}", *(f"{sent:.2f}" for sent in kilobytes)]
         cells += [names.megabytes(run[UP]), f"{run['rounds_per_second']:.0f}"]
         lines.append(RUN.format(name, *cells))
-    lines.append("kB: per client and round; MB upload all: all clients and rounds")
+    asked = any("answered" in run for run in runs.values())
+    each = "up per answer, down per request" if asked else "per client and round"
+    lines.append(f"kB: {each}; MB upload all: all clients and rounds")
     for name in others:
         lost = score.of(runs[name]) - score.of(runs[first])
         lines.append(

@@ -12,11 +12,12 @@ from fl_sketch.network.kits import Kits
 
 @pytest.fixture
 def made(tmp_path):
-    """Returns kits whose programs sleep."""
+    """Returns kits whose programs, and those that they start, sleep."""
     places = [tmp_path / name for name in ("server", "site_0", "site_1")]
     for place in places:
         (place / "startup").mkdir(parents=True)
-        (place / "startup" / "sub_start.sh").write_text("sleep 1000\n")
+        job = f"setsid bash -c 'sleep 1000; :' nvflare.private.job {place} &"
+        (place / "startup" / "sub_start.sh").write_text(f"{job}\nsleep 1000\n")
     return Kits(places[0], tmp_path, {one.name: one for one in places[1:]})
 
 
@@ -38,5 +39,10 @@ def test_signals_leave_no_process(moment, made, tmp_path, monkeypatch):
         begun += [int(one) for one in json.loads(book.read_text())]
         os.kill(os.getpid(), signal.SIGTERM)
     assert len(begun) == 3 and not book.exists()
-    assert not [one for one in begun if local_sites.running_in(str(one))]
+    running = local_sites.processes()
+    assert not [
+        command
+        for group, command in running
+        if int(group) in begun or str(tmp_path) in command
+    ]
     assert signal.getsignal(signal.SIGTERM) is before

@@ -284,7 +284,9 @@ def test_a_site_that_hangs_or_is_killed_is_left_out(tmp_path):
     assert "site 1 did not answer" in printed and "site 2 did not answer" in printed
     rows, process = len(table_in(folder)), begun(folder, "--timeout=3", rounds=100000)
     until(lambda: len(table_in(folder)) > rows + 2)  # the same command goes on
-    groups = read_json(folder / "network" / "processes.json")
+    kits = {*read_json(folder / "network" / "processes.json").values()}
+    jobs = jobs_of(folder, "site_0", "worker_process")
     process.send_signal(signal.SIGTERM)
     assert "resuming after round" in ended(process)
-    assert not [group for group in groups if local_sites.running_in(group)]
+    commands = [command for _, command in local_sites.processes()]
+    assert jobs and not [one for one in commands if any(kit in one for kit in kits)]

@@ -180,7 +180,7 @@ def test_a_target_that_sampling_alone_keeps_is_refused_for_its_tails():
 
 def test_a_target_that_cut_cohorts_alone_exceed_is_refused():
     plan, promise = Plan(steps=20, sample=100, population=400), {"epsilon": 8.0}
-    with refused("cohort's size", "epsilon=8.0"):
+    with refused("cohort's size", "epsilon=8.0", "20 cut cohorts alone"):
         accounting.calibrate(plan, delta=1e-14, **promise)
     everyone = plan._replace(sample=400, sampling="everyone")
     assert accounting.calibrate(everyone, delta=1e-14, **promise) < 10
