@@ -164,3 +164,15 @@ def test_methods_without_a_common_seed_have_no_difference(tmp_path):
     standings = [tables.standing(row["method"], {}, [row], 1) for row in rows]
     tables.write_standings(tmp_path, standings, rows, 1)
     assert tables.standings_table(standings)[2][2] == "-"
+
+
+def test_a_legend_says_of_what_the_bytes_are_a_mean():
+    run = {"test_accuracy": 0.5, "test_loss": 1.0, "rounds_per_second": 1.0,
+           "bytes_up_total": 10, "bytes_up_per_client_round": 1.0,
+           "bytes_down_per_client_round": 1.0}  # fmt: skip
+    some = {"a": run, "b": {**run, "simulator_only_answered": 3}}
+    assert any(
+        "kB: per client and round;" in one for one in tables.side_by_side({"a": run})
+    )
+    lines = tables.side_by_side(some)
+    assert any("kB: up per answer, down per request;" in one for one in lines)
