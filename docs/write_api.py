@@ -2,9 +2,9 @@
 
     python docs/write_api.py
 
-It lists the names that each package exports, and those of some modules that users
-import directly. A name has its signature and the first paragraph of its docstring, and
-a class its attributes, properties and methods.
+It lists the commands, the names that each package exports, and those of some modules
+that users import directly. A name has its signature and the first paragraph of its
+docstring, and a class its attributes, properties and methods.
 """
 
 import ast
@@ -12,6 +12,8 @@ import pathlib
 import re
 import textwrap
 from collections.abc import Iterator
+
+from launch.__main__ import listed as commands
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGE = ROOT / "docs/api.md"
@@ -32,9 +34,9 @@ MODULES = (  # those that the pages import
 PACKAGES = ("models.huggingface",)  # those within packages
 HEAD = """# API reference
 
-`python docs/write_api.py` writes this page. It has the public names of each package,
-and of the modules that the other pages import, with the first paragraph of their
-docstrings. `make docs` builds pages with all arguments.
+`python docs/write_api.py` writes this page. It has the commands, and the public names
+of each package and of the modules that the other pages import, with the first paragraph
+of their docstrings. `make docs` builds pages with all arguments.
 """
 
 
@@ -169,7 +171,8 @@ def page() -> str:
     names |= {f"fl_sketch.{module}": of_module for module in MODULES}
     found = {name: names[name](name) for name in sorted(names)}
     parts = [section(name, nodes) for name, nodes in found.items() if nodes]
-    return "\n".join([HEAD, *parts])
+    listed = ["## Commands\n\n```text", *commands(), "```\n"]
+    return "\n".join([HEAD, *listed, *parts])
 
 
 if __name__ == "__main__":
