@@ -113,7 +113,7 @@ def follow(
         seen = len(lines)
         if last:
             msg = (
-                f"Expected the server to end the run in {workdir}, got none: the same "
+                f"Expected the server to end the run in {workdir}, got none. To "
             )
-            raise ValueError(msg + "command goes on.")
+            raise ValueError(msg + "continue, run the same command again.")
         time.sleep(PAUSE)

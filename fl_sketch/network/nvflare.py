@@ -63,8 +63,8 @@ class Coordinating:
         if collab.is_aborted:  # then no site can answer any more
             msg = (
                 "Expected NVFlare to keep the job, got its end, as when a process of a "
-                "site dies: log.txt in the server's kit has the reason. The same "
-                "command goes on."
+                "site dies: log.txt in the server's kit has the reason. To continue, "
+                "run the same command again."
             )
             raise ValueError(msg)
         return came
