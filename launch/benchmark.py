@@ -22,7 +22,6 @@ from fl_sketch.experiments.bench import (
     model_suite,
     peers_suite,
     sketch_suite,
-    timing,
 )
 from fl_sketch.experiments.bench.engine_forms import FORMS
 from fl_sketch.experiments.bench.peers.inputs import WORKLOADS
@@ -101,7 +100,6 @@ def main():
         "cores": os.cpu_count(),
         "jax": jax.__version__,
         "python": platform.python_version(),
-        "ready_seconds": timing.since_start(),
     }
     print(json.dumps(machine))
     measured = suite.TABLE.record(growing)

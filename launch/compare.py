@@ -13,7 +13,7 @@ from absl import flags
 
 from fl_sketch.privacy.composition import Trials
 from fl_sketch.sweep import comparison
-from launch import command
+from launch import command, options
 
 CONFIG = flags.DEFINE_string("config", None, "File configs/compare_*.py[:ARGUMENT].")
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the results.")
@@ -21,9 +21,7 @@ ONLY = flags.DEFINE_multi_string(
     "only", [], "Name of a method to run; a wrong one prints all names. Repeatable."
 )
 SET = flags.DEFINE_multi_string("set", [], "KEY=VALUE for every method's config.")
-DATA_DIR = flags.DEFINE_string(
-    "data_dir", None, "Folder of raw data sets; the default is $FL_SKETCH_DATA."
-)
+DATA_DIR = options.data_dir()
 TRIALS = flags.DEFINE_float(
     "trials",
     0.0,

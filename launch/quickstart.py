@@ -14,15 +14,13 @@ from absl import flags
 
 from fl_sketch.algorithms import catalog
 from fl_sketch.sweep import side_by_side
-from launch import command, parsing
+from launch import command, options, parsing
 
 CONFIG = parsing.config_flag("configs/quickstart.py")
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "Folder for the results; default: a new temporary one."
 )
-DATA_DIR = flags.DEFINE_string(
-    "data_dir", None, "Folder of raw data sets; the default is $FL_SKETCH_DATA."
-)
+DATA_DIR = options.data_dir()
 SAFL = "SAFL: clients upload sketches of their updates, and the server runs {} on them."
 PLAIN = "{}: the same without sketches; clients upload whole updates."
 

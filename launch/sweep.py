@@ -10,7 +10,7 @@ from absl import flags
 
 from configs import default
 from fl_sketch.sweep import sweep
-from launch import command, parsing
+from launch import command, options, parsing
 
 CONFIG = parsing.config_flag()
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the results.")
@@ -23,9 +23,7 @@ MAP = flags.DEFINE_enum(
     ["loop", "vmap"],
     "Run points in turn or at once; default: by platform.",
 )
-DATA_DIR = flags.DEFINE_string(
-    "data_dir", None, "Folder of raw data sets; the default is $FL_SKETCH_DATA."
-)
+DATA_DIR = options.data_dir()
 flags.mark_flags_as_required(["config", "workdir"])
 
 

@@ -20,13 +20,11 @@ from fl_sketch.engine import multiprocess
 from fl_sketch.run import processes, run
 from fl_sketch.workdir import trackers
 from fl_sketch.workdir.config_file import config_of
-from launch import command, parsing
+from launch import command, options, parsing
 
 CONFIG = parsing.config_flag()
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the results.")
-DATA_DIR = flags.DEFINE_string(
-    "data_dir", None, "Folder of raw data sets; the default is $FL_SKETCH_DATA."
-)
+DATA_DIR = options.data_dir()
 EXTEND = flags.DEFINE_integer(
     "extend",
     None,

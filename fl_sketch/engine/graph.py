@@ -1,7 +1,7 @@
 """Graphs of clients, for networks without a server. Runs on the host.
 
 >>> line = named("grid:1x3", 3)
->>> line.edges.tolist(), diameter(line)
+>>> line.edges.tolist(), int(distances(line).max())
 ([[0, 1], [1, 2]], 2)
 """
 
@@ -164,11 +164,6 @@ def distances(graph: Graph) -> np.ndarray:
 
     hops = csgraph.shortest_path(_matrix(graph), unweighted=True)
     return hops.astype(np.int64)
-
-
-def diameter(graph: Graph) -> int:
-    """Returns the largest distance between two nodes, in hops."""
-    return int(distances(graph).max())
 
 
 def links(graph: Graph, root: int) -> np.ndarray:

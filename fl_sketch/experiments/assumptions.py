@@ -18,6 +18,7 @@ from fl_sketch.core.mappings import flat
 from fl_sketch.privacy.guarantee import rounded_down
 from fl_sketch.theory import Assumption
 from fl_sketch.theory.bound import ROUNDING
+from fl_sketch.workdir.tables import named
 
 MET, NOT_MET, NOT_CHECKED = "met", "not met", "not checked"
 DIGITS = 1e-3  # of a step size, which is printed in four digits
@@ -80,16 +81,9 @@ def _needs(run: Run, wanted: Mapping[str, Any], met: str = "") -> Verdict:
     wanted = {k: v for k, v in wanted.items() if k in run.read or k not in carried}
     wrong = {key: value for key, value in wanted.items() if run.keys[key] != value}
     if not wrong:
-        return Verdict(MET, met or _said({key: run.keys[key] for key in wanted}))
-    found = _said({key: run.keys[key] for key in wrong})
-    return Verdict(NOT_MET, f"{found}; met by {_said(wrong)}")
-
-
-def _said(values: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
-        for key, value in values.items()
-    )
+        return Verdict(MET, met or named({key: run.keys[key] for key in wanted}))
+    found = named({key: run.keys[key] for key in wrong})
+    return Verdict(NOT_MET, f"{found}; met by {named(wrong)}")
 
 
 def _at_most(run: Run, key: str, most: float) -> Verdict:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fl_sketch.core import files
+from fl_sketch.engine import own_columns
 from fl_sketch.experiments.attack import Result
 from fl_sketch.workdir.tables import named
 
@@ -48,8 +49,7 @@ def rows_of(folders: Sequence[str]) -> list[dict[str, Any]]:
             msg = f"Expected beside to be the folder of an attack, got {folder}."
             raise ValueError(msg)
         for row in files.read_rows(path):
-            numbers = {key: _number(text) for key, text in row.items()}
-            rows.append({FOLDER: path.parent.name, **numbers})
+            rows.append({FOLDER: path.parent.name, **own_columns.values(row)})
     return rows
 
 
@@ -107,10 +107,3 @@ def _draw_against(panel, rows: Sequence[Mapping[str, Any]], key: str, others) ->
     if min(row[key] for row in rows) > 0:
         panel.set_xscale("log")
     panel.legend(fontsize="small")
-
-
-def _number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text

@@ -21,7 +21,7 @@ from fl_sketch.core import files
 from fl_sketch.core.mappings import flat
 from fl_sketch.sweep.comparison import Comparison, config_of
 from fl_sketch.workdir import rows
-from fl_sketch.workdir.tables import markdown
+from fl_sketch.workdir.tables import markdown, named
 
 STANDINGS = "standings.csv"
 RATES = ("client.rate", "server.rate")  # with a column each in the table
@@ -135,9 +135,9 @@ def lines(config: ConfigDict, ratio: float, found: Sequence[Tuned]) -> list[str]
     text = [f"rates tuned for {mine[0].method}; a message here is {ratio:.3g} times "]
     text[0] += "shorter than the model:"
     for one in mine:
-        also = f" (not tuned: {_words(one.fixed)})" * bool(one.fixed)
+        also = f" (not tuned: {named(one.fixed)})" * bool(one.fixed)
         text.append(
-            f"  {_times(one.shorter)} times: {_words(one.chosen)}{also}; {one.name}, "
+            f"  {_times(one.shorter)} times: {named(one.chosen)}{also}; {one.name}, "
             f"{one.setting}: results/{one.source}/{STANDINGS}"
         )
     return text
@@ -158,7 +158,7 @@ def _unmeasured(algorithm: str, ratio: float, found: Sequence[Tuned]) -> str:
     return (
         f"rates: nothing was measured for {algorithm} at {ratio:.3g} times shorter; "
         f"the nearest method is {near.method} at {_times(near.shorter)} times: "
-        f"{_words(near.chosen)} (results/{near.source}/{STANDINGS})"
+        f"{named(near.chosen)} (results/{near.source}/{STANDINGS})"
     )
 
 
@@ -187,10 +187,6 @@ def _algorithm(method: str) -> str:
 def _times(shorter: float) -> str:
     """Returns how many times, in two digits."""
     return f"{float(f'{shorter:.2g}'):.0f}"
-
-
-def _words(values: dict[str, float]) -> str:
-    return ", ".join(f"{key}={value:g}" for key, value in values.items())
 
 
 def _values(key: str, group: Sequence[Tuned]) -> str:

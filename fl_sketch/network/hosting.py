@@ -112,8 +112,6 @@ def follow(
             return
         seen = len(lines)
         if last:
-            msg = (
-                f"Expected the server to end the run in {workdir}, got none. To "
-            )
+            msg = f"Expected the server to end the run in {workdir}, got none. To "
             raise ValueError(msg + "continue, run the same command again.")
         time.sleep(PAUSE)

@@ -8,7 +8,6 @@ import concurrent.futures
 import contextlib
 import contextvars
 import io
-import json
 import pathlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -144,14 +143,9 @@ def play(
     """
     job.of_coordinator(config, splits)  # says what a config may not say
     hosting.describe(workdir, config, splits, names, rules, asks)
-    hosting.follow(workdir, watched(submit(workdir, admin, rules.smallest)), say)
-
-
-def submit(workdir: pathlib.Path, admin: pathlib.Path, smallest: int) -> Any:
-    """Submits the job of the run in a folder; returns NVFlare's handle of it."""
-    said = json.loads((workdir / hosting.JOB).read_text())
-    server = Coordinating(str(workdir.absolute()), said["sites"])
-    return submit_job(server, Lending(), admin, smallest)
+    server = Coordinating(str(workdir.absolute()), [*names])
+    handle = submit_job(server, Lending(), admin, rules.smallest)
+    hosting.follow(workdir, watched(handle), say)
 
 
 def submit_job(server: Any, site: Any, admin: pathlib.Path, smallest: int) -> Any:

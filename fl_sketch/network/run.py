@@ -9,7 +9,7 @@ import os
 import pathlib
 import secrets as system
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -111,7 +111,7 @@ class _Playing:
         where = jax.tree.map(lambda leaf: leaf.sharding, shapes.server.params)
         measure = tasks.measuring(setup, shapes)
 
-        def measured(state: State) -> Mapping[str, Any]:
+        def measured(state: State) -> dict[str, float]:
             params = jax.device_put(state.server.params, where)
             return measure(State(state.server._replace(params=params), ()))
 
@@ -123,7 +123,7 @@ class _Playing:
             sampler = setup.cohorts.weighted(jax.numpy.asarray(starts))
             coordinator = self._coordinator(setup, talk, roots, sampler)
         advance = rounds.one_by_one(coordinator.one_round)
-        return Compiled(advance, dict_of(measured), time.perf_counter() - begin)
+        return Compiled(advance, measured, time.perf_counter() - begin)
 
     def _coordinator(
         self, setup: Setup, talk: Conversation, roots: Any, sampler=None
@@ -156,11 +156,6 @@ class _Playing:
             )
             raise ValueError(msg)
         return [int(said[one]["size"]) for one in range(clients)]
-
-
-def dict_of(measured: Callable[[State], Mapping[str, Any]]) -> Callable[[State], dict]:
-    """Returns a function whose result is a plain dictionary."""
-    return lambda state: dict(measured(state))
 
 
 def _name_of(place: pathlib.Path) -> str:

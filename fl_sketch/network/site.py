@@ -261,12 +261,10 @@ class Site:
 
     def _client(self, part: Part, server: Server) -> Client:
         """Returns the state of the client; the first is made of the model it gets."""
-        if not part.conversation.stateful:
-            algorithm = part.conversation.algorithm
-            return initial_server(algorithm, server.params)[1]
-        kept = part.states.load(part.conversation.client)
+        talk = part.conversation
+        kept = part.states.load(talk.client) if talk.stateful else None
         if kept is None:
-            return initial_server(part.conversation.algorithm, server.params)[1]
+            return initial_server(talk.algorithm, server.params)[1]
         return kept
 
     def _went_on(self, part: Part, frame: Frame, data: bytes) -> Frame:

@@ -5,7 +5,7 @@ Both forms have the same total, to the bit.
 
 import types
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,37 +33,18 @@ class Summed(NamedTuple):
     bytes_down: int
 
 
-class Sum(Protocol):
-    """How messages are summed."""
-
-    def __call__(
-        self,
-        messages: Mapping[int, np.ndarray],
-        *,
-        round: int,
-        dropped: Mapping[int, str] = ...,
-    ) -> Summed:
-        """Returns the sum of the messages of those whose numbers arrive.
-
-        Args:
-          messages: unsigned integers below 2^bits, [length], by client.
-          round: the number of the round.
-          dropped: the stage in which a client drops out, one of `STAGES`. The message
-            of a client that drops out in "answer" is in the sum.
-        """
-        ...
-
-
 class SecureSum(NamedTuple):
     """A way to sum messages of which the server sees only the sum.
 
     Attributes:
-      sum: the function; see `Sum`.
+      sum: `(messages, *, round, dropped) -> Summed`. Messages are unsigned integers
+        below 2^bits, [length], by client; `dropped` has the stage in which a client
+        drops out, one of `STAGES`. The message of one that does in "answer" counts.
       traffic: `(clients) -> {stage: Traffic}`, the bytes of one client in a cohort of
         so many, of which none drops out.
     """
 
-    sum: Sum
+    sum: Callable[..., Summed]
     traffic: Callable[[int], dict[str, Traffic]]
 
 

@@ -1,4 +1,4 @@
-"""A relay between sites and a server on one machine, which counts bytes as they pass.
+"""A relay between sites and a server on one machine, which shows bytes as they pass.
 
 It sees what anybody on the way sees: encrypted records.
 """
@@ -15,12 +15,9 @@ class Tap:
 
     Attributes:
       port: where it listens.
-      up, down: the bytes that passed to the server, and from it.
     """
 
     port: int
-    up: int
-    down: int
 
     def __init__(self, to: int, seen: Callable[[bytes], None] = lambda piece: None):
         """Begins to listen.
@@ -30,15 +27,10 @@ class Tap:
           seen: is given every piece before it passes. While it waits, nothing passes.
         """
         self._to, self._seen = to, seen
-        self.up = self.down = 0
         self._lock = threading.Lock()
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        """Takes no further connections."""
-        self._listening.close()
 
     def _accept(self) -> None:
         while True:
@@ -46,21 +38,17 @@ class Tap:
                 site, _ = self._listening.accept()
                 server = socket.create_connection(("127.0.0.1", self._to), 10)
             except OSError:
-                if self._listening.fileno() < 0:
-                    return
                 site.close()  # the server is not there yet: the site asks again
                 continue
             server.settimeout(None)
-            for one, other, way in ((site, server, "up"), (server, site, "down")):
-                arguments = one, other, way
-                threading.Thread(target=self._pass, args=arguments, daemon=True).start()
+            for ends in ((site, server), (server, site)):
+                threading.Thread(target=self._pass, args=ends, daemon=True).start()
 
-    def _pass(self, one: socket.socket, other: socket.socket, way: str) -> None:
+    def _pass(self, one: socket.socket, other: socket.socket) -> None:
         """Hands on what one end sends until it closes."""
         try:
             while piece := one.recv(PIECE):
                 with self._lock:
-                    setattr(self, way, getattr(self, way) + len(piece))
                     self._seen(piece)
                 other.sendall(piece)
         except OSError:

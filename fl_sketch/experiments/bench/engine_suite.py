@@ -9,10 +9,7 @@ import math
 import resource
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, NamedTuple
-
-import jax
-import jax.numpy as jnp
+from typing import Annotated, NamedTuple
 
 from fl_sketch.core import trees, validate
 from fl_sketch.experiments import machine
@@ -136,10 +133,5 @@ def _compare(
             peak_megabytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
             forecast=cost and cost.seconds / seconds,
             forecast_memory=cost and cost.temporaries / work,
-            note="" if _finite(form.timed.value) else "not finite",
+            note="" if trees.finite(form.timed.value) else "not finite",
         )
-
-
-def _finite(state: Any) -> bool:
-    floats = (x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.inexact))
-    return all(bool(jnp.isfinite(leaf).all()) for leaf in floats)

@@ -1,6 +1,5 @@
 """Timing several computations in turn, so that a drifting machine affects all alike."""
 
-import os
 import random
 import statistics
 import time
@@ -80,14 +79,3 @@ def interleaved(
 def ratio(ours: list[float], unit: list[float]) -> float:
     """Returns the median ratio of `ours` to `unit`, each pair measured in one round."""
     return statistics.median(a / b for a, b in zip(ours, unit, strict=True))
-
-
-def since_start() -> float | None:
-    """Returns the seconds since this process began; None if /proc does not have it."""
-    try:
-        with open("/proc/self/stat") as process, open("/proc/uptime") as system:
-            began = int(process.read().rpartition(")")[2].split()[19])
-            now = float(system.read().split()[0])
-    except OSError:
-        return None
-    return round(now - began / os.sysconf("SC_CLK_TCK"), 2)
