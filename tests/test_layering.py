@@ -53,10 +53,6 @@ def imported(path):
             assert first not in ("launch", "tests", "configs"), f"{path} looks up"
 
 
-def folder_of(path):
-    return path.parent if path.parent != PACKAGE else path
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_go_down(path):
     if path == PACKAGE / "__init__.py":

@@ -16,7 +16,7 @@ rule of Gauss and Radau); more steps bring both nearer.
 >>> loss = lambda params, batch: values @ params**2 / 2
 >>> found = of_loss(
 ...     loss, jnp.ones(5), jnp.zeros((1, 1)), jax.random.key(0), probes=8, steps=4)
->>> round(largest(found), 3), round(intrinsic_dimension(found), 3)
+>>> round(largest(found), 3), round(float(intrinsic_dimensions(found).mean()), 3)
 (4.0, 2.0)
 """
 
@@ -162,15 +162,11 @@ def spread(spectrum: Spectrum) -> float:
     return float(np.ptp(tops) / abs(tops.mean()))
 
 
-def intrinsic_dimension(spectrum: Spectrum) -> float:
-    """Returns `sum |lambda| / max |lambda|` of `spectrum`, SAFL's Definition 3.1."""
-    return float(intrinsic_dimensions(spectrum).mean())
-
-
 def intrinsic_dimensions(spectrum: Spectrum) -> np.ndarray:
     """Returns the intrinsic dimension by each probe, the median of its rules, [probes].
 
-    The largest eigenvalue is that of all probes.
+    It is `sum |lambda| / max |lambda|`, SAFL's Definition 3.1. The largest eigenvalue
+    is that of all probes.
     """
     means = [_mean_of_sizes(*pair) for pair in rules(spectrum)]
     return spectrum.d * np.median(means, axis=0) / largest(spectrum)

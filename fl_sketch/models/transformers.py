@@ -189,13 +189,20 @@ def _blocks(model, x: jax.Array, train: bool, mask) -> jax.Array:
 
 
 def _embedded(tokens: jax.Array, vocabulary: int, width: int) -> jax.Array:
+    require_tokens(tokens)
+    return nn.Embed(vocabulary, width, embedding_init=SPREAD, name="tokens")(tokens)
+
+
+def require_tokens(tokens: jax.Array, most: int | None = None) -> None:
+    """Raises unless `tokens` are integers [batch, length] of at most `most` tokens."""
     if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
         msg = (
             "Expected integer tokens of shape (batch, length), "
             f"got {tokens.dtype} of shape {tokens.shape}."
         )
         raise TypeError(msg)
-    return nn.Embed(vocabulary, width, embedding_init=SPREAD, name="tokens")(tokens)
+    if most is not None:
+        validate.at_most(most, "the places of the model", length=tokens.shape[1])
 
 
 def _patches(images: jax.Array, patch: int) -> jax.Array:

@@ -21,7 +21,7 @@ from fl_sketch.sketch.from_vector import message_size
 from fl_sketch.sketch.sampling import identity
 
 
-def leaf_by_leaf(op: Sketch, exact_up_to: int = 0) -> Sketch:
+def leaf_by_leaf(op: Sketch) -> Sketch:
     """Sketches every leaf of an update separately, with a share of the budget of `op`.
 
     A message is a tuple with one array per leaf, in the order of `jax.tree.leaves`.
@@ -30,12 +30,11 @@ def leaf_by_leaf(op: Sketch, exact_up_to: int = 0) -> Sketch:
 
     Args:
       op: any operator of fixed size.
-      exact_up_to: leaves of at most so many numbers are sent as they are.
 
     Returns:
       A Sketch of pytrees whose `zeros` and `size` need `like`.
     """
-    split = _splitting(op, exact_up_to)
+    split = _splitting(op)
 
     def apply(key: Key, tree: Tree) -> Message:
         ops, leaves = split(tree), jax.tree.leaves(tree)
@@ -67,12 +66,12 @@ def leaf_by_leaf(op: Sketch, exact_up_to: int = 0) -> Sketch:
         estimate=transpose if same else reading(lambda part: part.estimate),
         zeros=zeros,
         size=lambda like=None: message_size(jax.eval_shape(lambda: zeros(like))),
-        resize=lambda numbers: leaf_by_leaf(op.resize(numbers), exact_up_to),
+        resize=lambda numbers: leaf_by_leaf(op.resize(numbers)),
         fixed_key=op.fixed_key,
     )
 
 
-def _splitting(op: Sketch, exact_up_to: int) -> Callable[[Like], list[Sketch]]:
+def _splitting(op: Sketch) -> Callable[[Like], list[Sketch]]:
     """Returns `(like) -> an operator for every leaf`."""
     budget, exact = op.size(), identity()
     resized = functools.cache(op.resize)  # each keeps the programs made of it
@@ -83,7 +82,7 @@ def _splitting(op: Sketch, exact_up_to: int) -> Callable[[Like], list[Sketch]]:
             raise TypeError(msg)
         trees.require_floats(like)
         sizes = [math.prod(leaf.shape) for leaf in jax.tree.leaves(like)]
-        shares = split_budget(budget, sizes, exact_up_to)
+        shares = split_budget(budget, sizes)
         return [
             exact if share == size else resized(share)
             for share, size in zip(shares, sizes, strict=True)
@@ -97,21 +96,13 @@ def _leaf_keys(key: Key, count: int) -> list[Key]:
     return [jax.random.fold_in(key, number) for number in range(count)]
 
 
-def split_budget(budget: int, sizes: list[int], exact_up_to: int = 0) -> list[int]:
+def split_budget(budget: int, sizes: list[int]) -> list[int]:
     """Returns how many numbers each leaf may send; its own size means exactly.
 
-    Leaves of at most `exact_up_to` numbers are sent exactly, even if they exceed the
-    budget. The others share the rest of the budget in proportion to their sizes,
-    rounded down. Each has at least one number and at most its size.
+    Leaves share the budget in proportion to their sizes, rounded down. Each has at
+    least one number and at most its size.
 
     >>> split_budget(61, [10, 600])
     [1, 60]
-    >>> split_budget(61, [10, 600], exact_up_to=16)
-    [10, 51]
     """
-    small = sum(size for size in sizes if size <= exact_up_to)
-    left, sharing = max(budget - small, 0), max(sum(sizes) - small, 1)
-    return [
-        size if size <= exact_up_to else min(size, max(1, left * size // sharing))
-        for size in sizes
-    ]
+    return [min(size, max(1, budget * size // sum(sizes))) for size in sizes]

@@ -58,8 +58,9 @@ def test_a_million_numbers_fit_their_table(kind, scale):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scale", [SCALES[0], SCALES[-1]])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "scale"), [("skellam", SCALES[0]), ("discrete_gaussian", SCALES[-1])]
+)
 def test_many_millions_do_and_have_the_variance_to_a_thousandth(kind, scale):
     numbers = drawn(kind, scale**2, 32)
     assert fits(numbers, kind, scale**2)

@@ -1,4 +1,4 @@
-"""Sketching leaf by leaf: the budget is split, small leaves may be exact."""
+"""Sketching leaf by leaf: the budget is split."""
 
 import chex
 import jax
@@ -27,18 +27,14 @@ SIZED = ["srht", "count_sketch_x5", "sparse_embedding_two"]
 @given(
     budget=st.integers(1, 500),
     sizes=st.lists(st.integers(1, 200), min_size=1, max_size=6),
-    exact_up_to=st.integers(0, 20),
 )
 @settings(deadline=None, derandomize=True, phases=[Phase.generate])
-def test_shares_are_in_proportion_and_never_empty(budget, sizes, exact_up_to):
-    shares = split_budget(budget, sizes, exact_up_to)
+def test_shares_are_in_proportion_and_never_empty(budget, sizes):
+    shares = split_budget(budget, sizes)
     assert all(1 <= share <= size for share, size in zip(shares, sizes, strict=True))
-    assert sum(shares) <= max(budget, sum(s for s in sizes if s <= exact_up_to)) + len(
-        sizes
-    )
-    big = [(s, n) for s, n in zip(shares, sizes, strict=True) if n > exact_up_to]
-    for share, size in big:
-        assert share <= 1 or share <= budget * size / sum(n for _, n in big) + 1e-9
+    assert sum(shares) <= budget + len(sizes)
+    for share, size in zip(shares, sizes, strict=True):
+        assert share <= 1 or share <= budget * size / sum(sizes) + 1e-9
     if budget >= sum(sizes):
         assert shares == sizes
 
@@ -65,15 +61,6 @@ def test_every_leaf_has_its_own_unbiased_sketch(name):
         assert np.all(np.abs(samples.mean(axis=0) - truth) <= 4.5 * spread + 1e-3)
 
     jax.tree.map(unbiased, many, TREE)
-
-
-def test_small_leaves_are_exact_when_asked():
-    op = sketch.leaf_by_leaf(sketch.count_sketch(20), exact_up_to=5)
-    message = op.apply(KEY, TREE)
-    assert [part.shape for part in message] == [(5,), (1, 14), (1,)]
-    back = op.estimate(KEY, message, TREE)
-    np.testing.assert_array_equal(back["dense"]["bias"], TREE["dense"]["bias"])
-    np.testing.assert_array_equal(back["scale"], TREE["scale"])
 
 
 def test_a_budget_for_everything_sends_everything():

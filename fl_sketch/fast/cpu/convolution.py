@@ -14,6 +14,7 @@ from jax import lax
 
 from fl_sketch.fast.cpu import toom_cook, winograd
 from fl_sketch.fast.cpu.pooled import batch_minor
+from fl_sketch.fast.plain import product
 from fl_sketch.fast.pooling import Pads, max_pool
 
 MANY_CHANNELS = 16  # input channels from which products of one place are wide
@@ -40,11 +41,6 @@ def convolve(
     return max_pool(y) if pool else y
 
 
-def _convolved(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
-    order = ("NHWC", "HWIO", "NHWC")
-    return lax.conv_general_dilated(x, kernel, (1, 1), pads, dimension_numbers=order)
-
-
 def _by_pairs(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
     """Convolves; few channels as pairs of neighbouring columns.
 
@@ -54,7 +50,7 @@ def _by_pairs(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
     """
     height, width, channels, features = kernel.shape
     if max(channels, features) > FEW_CHANNELS or width == 1:
-        return _convolved(x, kernel, pads)
+        return product(x, kernel, pads, 1)
     before, after = pads[1]
     cols = x.shape[2] + before + after - width + 1
     pairs, span = -(-cols // 2), -(-(width + 1) // 2)  # of outputs, of a kernel
@@ -66,10 +62,11 @@ def _by_pairs(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
         jnp.pad(kernel, ((0, 0), (j, 2 * span - width - j), (0, 0), (0, 0)))
         for j in (0, 1)
     ]
-    y = _convolved(
+    y = product(
         x.reshape(*x.shape[:2], -1, 2 * channels),
         jnp.stack(shifted, 3).reshape(height, span, 2 * channels, 2 * features),
         (pads[0], (0, 0)),
+        1,
     )
     return y.reshape(*y.shape[:2], 2 * pairs, features)[:, :, :cols]
 
@@ -97,7 +94,7 @@ def _canonical_backward(pads, residuals, dy):
         (window - 1 - before, window - 1 - after)
         for window, (before, after) in zip(kernel.shape[:2], pads, strict=True)
     )
-    dkernel = lax.optimization_barrier(_convolved(x_t, dy_t, pads))
+    dkernel = lax.optimization_barrier(product(x_t, dy_t, pads, 1))
     return _by_pairs(dy, kernel_t, (high, wide)), dkernel.transpose(1, 2, 0, 3)
 
 

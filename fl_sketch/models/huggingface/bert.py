@@ -13,7 +13,7 @@ from fl_sketch.core import validate
 from fl_sketch.core.pretrained import Folder, padding
 from fl_sketch.models.huggingface.arrays import DENSE, Entry, Form, table
 from fl_sketch.models.huggingface.attention import attend
-from fl_sketch.models.transformers import SPREAD
+from fl_sketch.models.transformers import SPREAD, require_tokens
 
 POOLS = ("mean", "first")
 ACTIVATIONS = {
@@ -195,14 +195,3 @@ def _table(rows: int, width: int, name: str) -> nn.Embed:
 
 def _norm(epsilon: float, name: str) -> nn.LayerNorm:
     return nn.LayerNorm(epsilon, use_fast_variance=False, name=name)
-
-
-def require_tokens(tokens: jax.Array, most: int) -> None:
-    """Raises unless `tokens` are integers [batch, length] of at most `most` tokens."""
-    if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
-        msg = (
-            "Expected integer tokens of shape (batch, length), "
-            f"got {tokens.dtype} of shape {tokens.shape}."
-        )
-        raise TypeError(msg)
-    validate.at_most(most, "the places of the model", length=tokens.shape[1])

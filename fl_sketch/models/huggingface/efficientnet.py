@@ -7,7 +7,6 @@ the form without squeeze and excitation, with relu6.
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
 from fl_sketch.core import validate
 from fl_sketch.core.pretrained import Folder
@@ -94,7 +93,7 @@ class EfficientNetLite0(nn.Module):
         if x.shape != shape:
             x = jax.image.resize(x, shape, "bilinear", antialias=False)
         x = (x - self.mean) / self.deviation
-        x = relu6(Scaled(name="norm")(_conv(STEM, 3, "conv", 2)(x)))
+        x = nn.relu6(Scaled(name="norm")(_conv(STEM, 3, "conv", 2)(x)))
         number = 0
         for blocks, side, features, stride in STAGES:
             for place in range(blocks):
@@ -107,7 +106,7 @@ class EfficientNetLite0(nn.Module):
                     name=f"block{number}",
                 )
                 x = block(x)
-        x = relu6(Scaled(name="norm_last")(_conv(FEATURES, 1, "conv_last")(x)))
+        x = nn.relu6(Scaled(name="norm_last")(_conv(FEATURES, 1, "conv_last")(x)))
         x = x.mean((1, 2))
         if not self.classes:
             return x
@@ -137,9 +136,9 @@ class Block(nn.Module):
         """Returns the block's output of `x`, both in NHWC order."""
         y, wide = x, x.shape[-1] * self.widening
         if self.widening > 1:
-            y = relu6(Scaled(name="norm1")(_conv(wide, 1, "conv1")(y)))
+            y = nn.relu6(Scaled(name="norm1")(_conv(wide, 1, "conv1")(y)))
         y = _conv(wide, self.side, "conv2", self.stride, groups=wide)(y)
-        y = _conv(self.features, 1, "conv3")(relu6(Scaled(name="norm2")(y)))
+        y = _conv(self.features, 1, "conv3")(nn.relu6(Scaled(name="norm2")(y)))
         y = Scaled(name="norm3")(y)
         return x + y if x.shape == y.shape else y
 
@@ -153,11 +152,6 @@ class Scaled(nn.Module):
         scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
         bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
         return x * scale + bias
-
-
-def relu6(x: jax.Array) -> jax.Array:
-    """Returns `x` between 0 and 6."""
-    return jnp.clip(x, 0, 6)
 
 
 def _conv(

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from fl_sketch.core.pretrained import Folder, padding
 from fl_sketch.models.huggingface.arrays import DENSE, Entry, Form, table
 from fl_sketch.models.huggingface.attention import attend
-from fl_sketch.models.huggingface.bert import require_tokens
-from fl_sketch.models.transformers import SPREAD
+from fl_sketch.models.transformers import SPREAD, require_tokens
 
 _ATTENTION, _MLP = "layers.{}.self_attn", "layers.{}.mlp"
 ENTRIES = (

@@ -25,7 +25,6 @@ PRIVATE = {
 }
 OF_METHODS = {
     "dp_fedavg": PRIVATE,
-    "dp_normfedavg": PRIVATE | {"privacy.bound": "normalise"},
     "private_sketching": {
         "privacy.unit": "example",
         "client.batches": "subsets",
@@ -35,8 +34,13 @@ OF_METHODS = {
     },
     "marina": {"compressor.name": "random_k"},
 }
-METHODS = tuple(catalog.methods())
-OPERATORS = tuple(catalog.OPERATORS)
+# Their parts are those of the default round, or of another method.
+ALIKE = {
+    *("safl", "iterative_sketching", "fedavg", "fedopt", "dp_normfedavg", "fedgate"),
+    *("fedsketch", "ef21", "ef_sign_sgd", "qsgd"),
+}
+METHODS = tuple(name for name in catalog.methods() if name not in ALIKE)
+OPERATORS = tuple(name for name in catalog.OPERATORS if name != "count_sketch")
 
 
 @functools.cache
