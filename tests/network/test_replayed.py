@@ -13,6 +13,7 @@ FORMS = {
     "central": {"privacy__noise": "central", "privacy__smallest_cohort": 0},
     "distributed": {"privacy__noise": "distributed"},
     "integers": {},
+    "integers, central": {"privacy__noise": "central", "privacy__smallest_cohort": 0},
 }
 LENGTH = {"algorithm": "fedavg", "rounds": 4, "eval_every": 4, "checkpoint_every": 2}
 
@@ -106,7 +107,7 @@ def models(heard, number):
     return np.frombuffer(found[-1].payload, "<f4")
 
 
-@pytest.mark.parametrize("form", ["central", "integers"])
+@pytest.mark.parametrize("form", ["integers", "integers, central"])
 def test_a_round_is_released_once(form, tmp_path):
     """Round 2 is played, lost with the coordinator, and played without a site."""
     hospitals = private(tmp_path, form)
