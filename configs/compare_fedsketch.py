@@ -5,8 +5,8 @@ Command: python -m launch.compare --config=configs/compare_fedsketch.py \
 Command: python -m launch.compare \
 --config=configs/compare_fedsketch.py:classes,5,20x40 \
 --workdir=/tmp/fedsketch_part --data_dir=DATA
-Expect: tables like those of results/fedsketch, whose searches at tau = 2 and 5 were
-narrower. At 50x100, tau=5, iid FS-HEAPRIX has 98.5, FS-PRIVIX 98.5, FedAvg 98.7.
+Expect: tables like those of results/fedsketch, some of whose searches were narrower. At
+50x100, tau=5, iid FS-HEAPRIX has 98.5, FS-PRIVIX 98.5, FedAvg 98.7.
 
 The argument after the colon selects settings: iid or classes (a device has two of the
 ten digits), tau (the local steps), and the sketch's rows x columns. These may differ

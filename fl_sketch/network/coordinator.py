@@ -152,8 +152,8 @@ class Coordinator:
         else:
             msg = (
                 f"Expected {enough} sites in round {number + 1}, got {few} after "
-                f"{self._rules.attempts} attempts: see the lines above. To continue, run the "
-                "same command again."
+                f"{self._rules.attempts} attempts: see the lines above. To continue, "
+                "run the same command again."
             )
             raise TooFew(msg)
         counts = asked.among(spoken.counted)
