@@ -105,4 +105,5 @@ def split_budget(budget: int, sizes: list[int]) -> list[int]:
     >>> split_budget(61, [10, 600])
     [1, 60]
     """
-    return [min(size, max(1, budget * size // sum(sizes))) for size in sizes]
+    total = sum(sizes)
+    return [min(size, max(1, budget * size // total)) for size in sizes]
