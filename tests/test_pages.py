@@ -1,13 +1,11 @@
 """Every block, command and link of the README and of the documentation works."""
 
-import importlib.util
 import os
 import re
 from importlib.util import find_spec
 
 import pytest
 
-import fl_sketch
 from fl_sketch.algorithms import catalog
 from fl_sketch.run import prepare, task
 from tests import pages, test_printed
@@ -37,12 +35,6 @@ CUT = {  # what makes a command short
     "launch.network --config": ["--config.rounds=2"],
     "launch.attack": ["--images=1", "--steps=3", "--config.model.name=logistic"],
 }
-UNUSUAL = re.compile(  # without code; a variate is a control variate
-    r"\b(beside|nobody|at hand|comes? to|to follow|twins?|talk(?:s|ed)?|"
-    r"(?<!control )variates?)\b",
-    re.IGNORECASE,
-)
-ADDRESS, CITATION = "REPOSITORY_URL", "CITATION.cff"
 
 
 @pytest.mark.slow
@@ -108,41 +100,6 @@ def test_every_page_is_in_the_contents():
             index = "/".join([*page.split("/")[:-1], "index.md"])
             name = page.split("/")[-1].removesuffix(".md")
             assert re.search(rf"^{name}$", pages.PAGES[index], re.MULTILINE), page
-
-
-def test_the_readme_is_a_page():
-    lines = pages.PAGES["README.md"].splitlines()
-    assert len(lines) <= 120 and max(map(len, lines)) <= 120
-
-
-def test_pages_use_no_words_that_newcomers_do_not_know():
-    for page, text in pages.PAGES.items():
-        prose = re.sub(r"```.*?```|`[^`]*`", " ", text, flags=re.DOTALL)
-        assert not UNUSUAL.findall(prose), page
-
-
-def test_no_page_invents_an_address_of_the_repository():
-    texts = {name: (ROOT / name).read_text() for name in ("pyproject.toml", CITATION)}
-    texts |= pages.PAGES
-    found = {name: text.count(ADDRESS) for name, text in texts.items()}
-    assert {name: count for name, count in found.items() if count} == {"README.md": 1}
-    assert not re.search("(repository|url|homepage)[-_a-z]*[:=]", texts[CITATION])
-    assert "[project.urls]" not in texts["pyproject.toml"]
-
-
-def test_the_citation_is_that_of_this_version():
-    lines = (ROOT / CITATION).read_text().splitlines()
-    assert f"version: {fl_sketch.__version__}" in lines
-    assert "license: Apache-2.0" in lines
-
-
-def test_the_reference_is_that_of_the_source():
-    path = ROOT / "docs/write_api.py"
-    spec = importlib.util.spec_from_file_location("write_api", path)
-    write_api = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(write_api)
-    assert write_api.page() == pages.PAGES["docs/api.md"]
-    assert "`safl(loss: " in write_api.page()
 
 
 def test_the_table_of_the_readme_has_every_method_with_its_file():
