@@ -2,11 +2,13 @@
 
 By the digest a folder knows its rounds again. Printed programs lack the arrays that
 functions close over, and those of a function that is jitted are inside of it. So the
-constants of all programs within are digested too. What a callback to the host computes
-cannot be seen.
+constants of all programs within are digested too.
 """
 
+import hashlib
+import json
 import math
+import os
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from fl_sketch.core import platforms
+from fl_sketch.engine.mesh import name_of, on_cpu
 from fl_sketch.models import params_io
+from fl_sketch.workdir import identity
+
+CALLBACK = re.compile(r"custom_call @\w*callback")
+COMPILER = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # variables that change what is compiled
 
 
 def digest(function: Callable, *arguments: Any) -> str:
@@ -30,6 +38,20 @@ def digest(function: Callable, *arguments: Any) -> str:
     text = re.sub("0x[0-9a-f]+", "", str(program))  # addresses of functions
     arrays = {str(n): _numbers(one) for n, one in enumerate(_constants(program))}
     return params_io.digest(arrays | {"": np.frombuffer(text.encode(), "u1")})
+
+
+def fingerprint(lowered: jax.stages.Lowered, mesh: jax.sharding.Mesh) -> str:
+    """Returns a SHA-256 of all that decides what a program of a mesh computes.
+
+    These are its operations and constants as the compiler gets them, versions, settings
+    and devices. What a callback to the host computes cannot be seen: a program with one
+    has another fingerprint each time.
+    """
+    text = lowered.as_text()
+    facts = [text, identity.versions(), name_of(mesh), *map(os.environ.get, COMPILER)]
+    facts += [platforms.processor()] if on_cpu(mesh) else []
+    facts += [os.urandom(16).hex()] if CALLBACK.search(text) else []
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def bytes_written(program: Any) -> int:

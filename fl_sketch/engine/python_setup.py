@@ -173,7 +173,7 @@ class PythonSetup(NamedTuple):
         play = self._play(chosen, every)
         form = residency.form(self.data, self.clients.examples, mesh, self.batches)
 
-        def compiled(roots) -> Compiled:
+        def compiled(roots, seal=None) -> Compiled:
             begin = time.perf_counter()
             if form == "streamed":
                 examples = streamed.on_host(*self.clients)
@@ -181,7 +181,7 @@ class PythonSetup(NamedTuple):
                 examples = client_batches.resident(*self.clients, device=same)
             roots = jax.device_put(roots_of(roots), same)
             state = jax.device_put(begun, same)
-            own = {"state": state, "key": roots, "data": examples}
+            own = {"state": state, "key": roots, "data": examples, "seal": seal}
             advance, _ = compile_rounds(play, mesh, constants=chosen.constants, **own)
             seconds = time.perf_counter() - begin
             return Compiled(advance, lambda state: look(state.server.params), seconds)
@@ -198,6 +198,7 @@ class PythonSetup(NamedTuple):
             frozen=_frozen(chosen.constants),
             standing=self._standing(chosen),
             untouched=chosen.traffic.uses.untouched,
+            secret=_secret(self.key) if guarantee else None,
         )
 
     def _play(self, chosen: Chosen, every: int) -> Play:
@@ -210,7 +211,7 @@ class PythonSetup(NamedTuple):
             chunk=chunk,
             steps=self.steps,
             batch=self.batch,
-            most=min(every, self.last, MOST),
+            most=min(every, MOST),
         )
 
     def _standing(self, chosen: Chosen) -> Callable[[Server], list[str]] | None:
@@ -262,7 +263,6 @@ class PythonSetup(NamedTuple):
                 **dict.fromkeys(("model", "algorithm", "dataset"), DOOR),
                 "public": False,
             },
-            secret=_secret(self.key) if task.private else None,
         )
 
     def _dealt(self) -> str:

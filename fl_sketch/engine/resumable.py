@@ -7,11 +7,13 @@ they need. In them the folder is None.
 import contextlib
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
+from fl_sketch.core.keys import roots_of
+from fl_sketch.core.protocols import Roots
 from fl_sketch.engine import multiprocess, untouched
 from fl_sketch.engine.loop import Compiled, NotFinite, Watch, play
 from fl_sketch.engine.recorder import ABSENCES, Recorder, Row
@@ -27,10 +29,11 @@ Say = Callable[[str], None]
 
 
 class Progress(NamedTuple):
-    """A run that can resume: its state and its record."""
+    """A run that can resume: its state, its record, and what its checkpoint had."""
 
     state: State
     recorder: Recorder
+    extra: Mapping[str, Any] = {}
 
     @property
     def done(self) -> int:
@@ -46,7 +49,16 @@ def begin(task: Task) -> Progress:
 
 @contextlib.contextmanager
 def opened(workdir: Any, task: Task, **options: Any) -> Iterator[Workdir | None]:
-    """Yields the folder of a run, in the first process; `options` are `Workdir`'s."""
+    """Yields the folder of a run, in the first process; `options` are `Workdir`'s.
+
+    Raises:
+      ValueError: for a private run that accepts what changed: its noise would be
+        released with another sum.
+    """
+    if task.private and options.get("accept"):
+        named = ", ".join(options["accept"])
+        msg = f"Expected accept= of a run without privacy, got accept={named}."
+        raise ValueError(msg)
     if not multiprocess.is_first():
         yield None
         return
@@ -124,6 +136,28 @@ def _secret_in(
     return kept
 
 
+def sealing(folder: Workdir | None, task: Task) -> Callable[[str], Roots] | None:
+    """Returns `(program) -> roots` of a run whose noise is secret; else None.
+
+    The function raises a ValueError if the run in the folder has another program.
+    """
+    guarantee, secret = task.known.guarantee, task.secret
+    if guarantee is None or secret is None or guarantee.randomness == "simulated":
+        return None
+
+    def seal(program: str) -> Roots:
+        def known(folder: Workdir) -> bytes:
+            counted = odometer.read(folder.folder)[RUN].plan.steps > 0
+            with folder.writing():
+                secrets.keep_program(folder.folder, secret, program, counted=counted)
+            return b""
+
+        _from_first(folder, known)
+        return roots_of(task.roots(secret.sealed(program)))
+
+    return seal
+
+
 def _require_same_plan(entries, expected, folder: Workdir) -> None:
     """Raises if the rounds in a folder were counted otherwise than is expected."""
     for name, entry in entries.items():
@@ -157,10 +191,15 @@ def resumed(folder: Workdir | None, task: Task, say: Say) -> Progress:
             folder.require_own(path, saved.extra)
             _require_same_secret(path, task, saved.extra)
             found = saved.tree, saved.extra
-        folder.restore(saved.extra if saved else {}, task.last)
     if multiprocess.several():
         found = _told(found, like)
     return _gone_on(fresh, *found) if found else fresh
+
+
+def restore(folder: Workdir | None, task: Task, progress: Progress) -> None:
+    """Writes the rows of a folder as they were at `progress`, before it goes on."""
+    if folder:
+        folder.restore(progress.extra, task.last)
 
 
 def ended(folder: Workdir, task: Task, rounds: int) -> tuple[Progress, list[Row]]:
@@ -192,7 +231,7 @@ def _gone_on(fresh: Progress, tree, extra) -> Progress:
     """Returns the progress that a checkpoint holds, placed as a new run is."""
     fresh.recorder.resume(extra)
     state = jax.tree.map(_placed, tree["state"], fresh.state)
-    return Progress(state, fresh.recorder)
+    return Progress(state, fresh.recorder, extra)
 
 
 def _require_same_secret(path, task: Task, extra) -> None:

@@ -299,7 +299,9 @@ def _played(
 ) -> tuple[Progress, float]:
     """Plays a run to its end; returns the seconds of compiling as well."""
     with progress_bar.shown(task.last, progress.done, shown=bar) as move:
-        compiled = task.compile(task.roots(task.secret))
+        seal = resumable.sealing(folder, task)
+        compiled = task.compile(task.roots(task.secret), seal)
+        resumable.restore(folder, task, progress)
         progress = resumable.play_on(
             task,
             progress,

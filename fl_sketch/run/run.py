@@ -133,7 +133,9 @@ def _train(
         progress = resumable.resumed(folder, task, told.say)
         if progress.done:
             told.say(f"resuming after round {progress.done}")
-        compiled = task.compile(task.roots(task.secret))
+        seal = resumable.sealing(folder, task)
+        compiled = task.compile(task.roots(task.secret), seal)
+        resumable.restore(folder, task, progress)
         told.say(display.head(task))
         last = dict(folder.rows[-1]) if folder and folder.rows else {}
         views.resume(progress.done)

@@ -274,7 +274,7 @@ class Setup:
             self.sampler,
             self.cohorts.weighted,
             chunk=self.chunk,
-            most=min(config.eval_every, config.rounds, loop.MOST),
+            most=min(config.eval_every, loop.MOST),
             bank=self.bank,
             steps=config.client.steps,
             batch=config.client.batch,

@@ -10,6 +10,7 @@ import pytest
 from fl_sketch import algorithms
 from fl_sketch.engine import programs
 from tests.engine.regression import killed, loss, played
+from tests.meshes import mesh_of
 from tests.refusals import refused
 
 START = np.ones(4, np.float32)
@@ -123,3 +124,21 @@ def test_the_operations_of_convolutions_are_counted(groups):
     program = jax.make_jaxpr(function)(images, kernel)
     each = 2 * 3 * 3 * 4 // groups
     assert programs.operations(program) == 2 * 6 * 8 * 8 * each
+
+
+def test_a_fingerprint_knows_constants_settings_and_callbacks(monkeypatch):
+    mesh = mesh_of(1, "clients")
+
+    def of(function):
+        return programs.fingerprint(jax.jit(function).lower(1.0), mesh)
+
+    array = np.arange(5000, dtype=np.float32)
+    other = array + (np.arange(5000) == 4321)
+    assert of(lambda x: x * array) == of(lambda x: x * array)
+    assert of(lambda x: x * array) != of(lambda x: x * other)
+    first = of(lambda x: jnp.sin(x))
+    monkeypatch.setenv("XLA_FLAGS", "--another")
+    assert of(lambda x: jnp.sin(x)) != first
+    shape = jax.ShapeDtypeStruct((), jnp.float32)
+    hosts = [of(lambda x: jax.pure_callback(np.sin, shape, x)) for _ in range(2)]
+    assert hosts[0] != hosts[1]
