@@ -12,13 +12,17 @@ import os
 import tarfile
 import zipfile
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from fl_sketch.core import free_memory
 
 MOST = 2**30  # bytes of one unpacked file, where nothing else bounds it
+SMALL, TIMES = (
+    2**26,
+    20,
+)  # bytes that a file may unpack to: so many, and its size so often
 BLOCK = 2**20  # bytes that are unpacked at a time
 PIXELS = 2**26  # of one picture
 
@@ -114,9 +118,39 @@ def picture(content: bytes, mode: str, formats: Sequence[str]) -> np.ndarray:
         return np.asarray(opened if opened.mode == mode else opened.convert(mode))
 
 
-def require_arrays_fit(file: str | os.PathLike) -> None:
-    """Raises unless this host has memory for all arrays of an npz `file`."""
-    with zipfile.ZipFile(file) as archive:
+@contextlib.contextmanager
+def arrays_in(stream: BinaryIO, where: str | os.PathLike) -> Iterator[Any]:
+    """Yields the arrays of an opened npz file of weights, none unpacked yet.
+
+    Args:
+      where: the name of the file, for errors.
+
+    Raises:
+      ValueError: if all together are far larger than the file, as nothing is that is
+        worth training, or do not fit into memory.
+    """
+    size = stream.seek(0, os.SEEK_END)
+    with zipfile.ZipFile(stream) as archive:
+        unpacked = sum(entry.file_size for entry in archive.infolist())
+    if unpacked > SMALL + TIMES * size:
+        msg = (
+            f"Expected {where} to unpack to at most {TIMES} times its size, got "
+            f"{unpacked} bytes from {size}."
+        )
+        raise ValueError(msg)
+    require_arrays_fit(where, stream)
+    stream.seek(0)
+    with np.load(stream, allow_pickle=False) as arrays:
+        yield arrays
+
+
+def require_arrays_fit(file: str | os.PathLike, stream: BinaryIO | None = None) -> None:
+    """Raises unless this host has memory for all arrays of an npz `file`.
+
+    Args:
+      stream: the opened file; None: it is opened.
+    """
+    with zipfile.ZipFile(stream or file) as archive:
         entries = archive.infolist()
         require_room(file, sum(entry.file_size for entry in entries))
         for entry in entries:

@@ -107,6 +107,7 @@ class PythonSetup(NamedTuple):
         if guarantee:
             self._require_unseen()
         else:
+            checks.require_batches(self.batches, self.batch, self.clients)
             data_checks.require_finite(self.clients)
             data_checks.require_places(self.clients, traffic.uses.places)
         cost = prices(

@@ -216,7 +216,6 @@ def simulate(
     checks.require_made_by(Clients, "data.clients", clients=clients)
     _require_one_beginning(state, workdir)
     fetch = fetching(batches, steps=steps, batch=batch)
-    checks.require_batches(batches, batch, clients)
     validate.one_of(plans.RELATIONS, relation=relation)
     validate.in_range(0, 1, delta=delta)
     validate.in_range(0, float("inf"), target_epsilon=target_epsilon)

@@ -20,6 +20,7 @@ from flax import traverse_util
 from fl_sketch.core import files, validate
 from fl_sketch.core.protocols import Tree
 from fl_sketch.core.trees import Stateful, named_leaves
+from fl_sketch.core.untrusted_files import arrays_in
 
 Arrays = dict[str, np.ndarray]
 BARE = "params"  # the name of a model that is one array
@@ -80,7 +81,7 @@ def save(
 def load(path: pathlib.Path) -> Arrays:
     """Returns the arrays in the file `path`, by its ending npz or safetensors."""
     if path.suffix == ".npz":
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+        with open(path, "rb") as file, arrays_in(file, path) as arrays:
             return dict(arrays)
     from safetensors import deserialize
 
