@@ -14,7 +14,7 @@ other runs: the final loss over the initial, its median and 0.95 quantile over r
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -38,12 +38,6 @@ CLIPS = (0.0, 0.3, 1.0, 3.0, 10.0)  # 0: none
 HIGH = 0.95  # the quantile of runs
 
 
-def problem(d: int) -> toy.Quadratics:
-    """Returns clients that are alike, with curvatures from 0.1 to 1."""
-    curvatures = jnp.broadcast_to(jnp.geomspace(0.1, 1.0, d), (CLIENTS, d))
-    return toy.Quadratics(curvatures, jnp.zeros((CLIENTS, d)))
-
-
 def students_t(key: jax.Array, tail: float, shape: tuple[int, int]) -> jax.Array:
     """Returns the noise of local steps, shape=(steps, d): one length for each step."""
     direction, length = jax.random.split(key)
@@ -57,9 +51,7 @@ def quantile(found: np.ndarray) -> np.ndarray:
     return np.quantile(found, HIGH, axis=-1, method="higher")
 
 
-def measure(
-    *, d: int, tail: float, rounds: int, numbers: int, runs: int
-) -> Iterator[dict]:
+def measure(*, d: int, tail: float, rounds: int, numbers: int, runs: int):
     """Yields a row for each server, without a sketch and with one, clipped and not.
 
     Args:
@@ -67,12 +59,30 @@ def measure(
       runs: the number of runs of which quantiles are taken, and of which others choose
         the rate and the threshold.
     """
-    task, keys = problem(d), jax.random.split(jax.random.key(0), (2, runs))
+    curvatures = jnp.geomspace(0.1, 1.0, d)
+    task = toy.Quadratics(jnp.tile(curvatures, (CLIENTS, 1)), jnp.zeros((CLIENTS, d)))
+
+    def left(op, server, rate, threshold, key):
+        """Returns the final loss of a run over the initial."""
+        algorithm = algorithms.safl(
+            toy.noisy(task.loss),
+            sketch=op,
+            client_rate=CLIENT_RATE,
+            server=SERVERS[server](rate),
+            client_clip=threshold,
+        )
+        options = {"steps": STEPS, "clients": CLIENTS, "chunk": CLIENTS}
+        run = jnp.ones(d), key, jnp.zeros(rounds), lambda *_: None
+        noise = lambda key: students_t(key, tail, (STEPS, d))  # noqa: E731
+        end, _ = toy.trajectory(lambda _: algorithm, *run, noise=noise, **options)
+        return jnp.sum(curvatures * end.server.params**2) / jnp.sum(curvatures)
+
+    keys = jax.random.split(jax.random.key(0), (2, runs))
     for server, rates in RATES.items():
         for count in (d, numbers):
             op = sketch.count_sketch(count) if count < d else sketch.identity()
-            over = functools.partial(_left, task, server, op, tail, rounds)
-            chosen, reported = (_over_grid(over, rates, part) for part in keys)
+            of_run = functools.partial(left, op, server)
+            chosen, reported = (_over_grid(of_run, rates, part) for part in keys)
             for clipped, some in {"no": slice(0, 1), "yes": slice(1, None)}.items():
                 high = quantile(chosen[:, some])
                 best = np.unravel_index(np.argmin(high), high.shape)
@@ -88,31 +98,6 @@ def measure(
                     "median": float(np.median(mine)),
                     "high": float(quantile(mine)),
                 }
-
-
-def _left(task, server, op, tail, rounds, rate, threshold, key) -> jax.Array:
-    """Returns the final loss of a run over the initial."""
-    _, d = task.optima.shape
-    algorithm = algorithms.safl(
-        toy.noisy(task.loss),
-        sketch=op,
-        client_rate=CLIENT_RATE,
-        server=SERVERS[server](rate),
-        client_clip=threshold,
-    )
-    end, _ = toy.trajectory(
-        lambda _: algorithm,
-        jnp.ones(d),
-        key,
-        jnp.zeros(rounds),
-        observe=lambda *_: None,
-        steps=STEPS,
-        clients=CLIENTS,
-        chunk=CLIENTS,
-        noise=lambda client, key: students_t(key, tail, (STEPS, d)),
-    )
-    curvature = task.matrices[0]
-    return jnp.sum(curvature * end.server.params**2) / jnp.sum(curvature)
 
 
 def _over_grid(left, rates: Sequence[float], keys: jax.Array) -> np.ndarray:

@@ -1,6 +1,5 @@
 """Compares the bound of each theorem of fl_sketch.theory with measured values.
 
-python -m experiments.theorems --workdir=/tmp/theorems
 python -m experiments.theorems --workdir=/tmp/theorems --paper=song
 
 Each theorem runs with its own step size and number of rounds, on a small problem whose
@@ -14,7 +13,6 @@ and their `ratio`, below 1 where the theorem would be wrong.
 import functools
 import itertools
 import math
-from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +30,6 @@ MINUTES = 6
 
 OPERATORS = ("count_sketch", "srht")
 EXCESS, MEAN = "E f(w) - f*", "mean |grad f|^2"
-NONE = {"rounds": 0, "needed": math.nan}  # of what has no rounds
 
 
 def row(name, operator, problem, letters, quantity, bound, curve, start, **others):
@@ -70,50 +67,40 @@ def local_steps(task, params: jax.Array, eta: float, steps: int) -> jax.Array:
 
     def of_client(client):
         def step(x, _):
-            x_next = x - eta * jax.grad(task.loss)(x, client)
-            return x_next, x_next
+            return x - eta * jax.grad(task.loss)(x, client), x
 
-        return jax.lax.scan(step, params, length=steps)[1]
+        last, before = jax.lax.scan(step, params, length=steps)
+        return jnp.concatenate([before, last[None]])
 
-    clients = len(task.optima)
-    later = jax.vmap(of_client)(jnp.arange(clients))
-    first = jnp.broadcast_to(params, (clients, 1, params.size))
-    return jnp.concatenate([first, later], axis=1)
+    return jax.vmap(of_client)(jnp.arange(len(task.optima)))
 
 
-def song(operator: str, *, d=32, b=16, K=4, seeds=range(8)) -> Iterator[dict]:
+def song(operator, *, d=32, b=16, K=4, seeds=range(8)):
     """Yields the rows of Song et al.'s theorems, for a quarter of the start."""
     paper, op = theory.song, catalog.OPERATORS[operator](b, 1)
     quadratics = toy.quadratics(d=d, clients=4, condition=5.0, seed=0, apart=0.5)
     wells = toy.wells(d=d, clients=4, decay=0.5, seed=0)
     average, square = "E f(average) - f*", "mean E |grad f|^2"
     for name, rounds, theorem, letters, quantity in (
-        ("E.1", paper.rounds_e1, paper.theorem_e1, "L mu f0", EXCESS),
-        ("E.2", paper.rounds_e2, paper.theorem_e2, "L r2", average),
-        (
-            "5.1, 5.2",
-            paper.corollary_5_2,
-            paper.theorem_5_1,
-            "L mu r2 sigma2 K",
-            EXCESS,
-        ),
-        ("5.3, 5.4", paper.corollary_5_4, paper.theorem_5_3, "L r2 sigma2 K", average),
-        ("E.3", paper.rounds_e3, paper.theorem_e3, "L f0", square),
-        ("G.2, corrected", paper.rounds_g2, paper.theorem_g2, "L f0 G K", square),
+        ("E.1", paper.rounds_e1, paper.theorem_e1, "mu f0", EXCESS),
+        ("E.2", paper.rounds_e2, paper.theorem_e2, "r2", average),
+        ("5.1, 5.2", paper.corollary_5_2, paper.theorem_5_1, "mu r2 sigma2 K", EXCESS),
+        ("5.3, 5.4", paper.corollary_5_4, paper.theorem_5_3, "r2 sigma2 K", average),
+        ("E.3", paper.rounds_e3, paper.theorem_e3, "f0", square),
+        ("G.2, corrected", paper.rounds_g2, paper.theorem_g2, "f0 G K", square),
     ):
         task = wells if quantity == square else quadratics
         gradient, start = jax.grad(wells.mean_loss), task.known["f0"]
         if task is wells:
             start = float(squares(gradient, np.zeros((1, 1, d)))[0, 0])
         numbers = task.known | {"K": K, "alpha": paper.alpha(operator, d, b)}
-        numbers = {name: numbers[name] for name in [*letters.split(), "alpha"]}
+        numbers = {name: numbers[name] for name in ["L", *letters.split(), "alpha"]}
         eta, T = rounds(start / 4, **numbers)
         steps = numbers.get("K", 1)
 
         def make(rate, task=task):
-            return algorithms.iterative_sketching(
-                task.loss, sketch=op, client_rate=rate
-            )
+            rates = {"client_rate": rate}
+            return algorithms.iterative_sketching(task.loss, sketch=op, **rates)
 
         def on_the_way(x, eta=eta, task=task, steps=steps):
             return local_steps(task, x, eta, steps)[:, :-1].mean((0, 1))
@@ -133,44 +120,39 @@ def song(operator: str, *, d=32, b=16, K=4, seeds=range(8)) -> Iterator[dict]:
         yield row(*names, numbers | known, quantity, bound, curve, start)
 
 
-def chen_tails(*, d=256, sizes=(32, 128), draws=20_000) -> Iterator[dict]:
+def chen_tails(*, d=256, sizes=(32, 128), draws=20_000):
     """Yields how far inner products of de-sketched vectors stray: Property 3.
 
-    The quantile of |<R^T R v, h> - <v, h>| / (|v| |h|) that is exceeded with a
-    probability of 1 %, for that of several pairs of vectors for which it is largest;
-    NaN stands for the bound where the paper has none. At the first size two coordinates
-    meet more often than that, and at the second less often.
+    What |<R^T R v, h> - <v, h>| / (|v| |h|) exceeds with a probability of 1 %, for the
+    worst of some pairs; NaN stands for the bound where the paper has none. At the first
+    size two coordinates meet more often than that, and at the second less often.
     """
     random, spike, pair = np.random.default_rng(0), np.zeros(d), np.zeros(d)
     spike[0], pair[[0, -1]] = 1, 1
-    flat, falling = np.ones(d), 1 / np.arange(1.0, d + 1)
-    drawn = random.normal(size=d)
-    pairs = np.array([(spike, spike), (pair, pair), (flat, flat), (falling, drawn)])
+    flat, last = np.ones(d), (1 / np.arange(1.0, d + 1), random.normal(size=d))
+    pairs = np.array([(spike, spike), (pair, pair), (flat, flat), last])
     pairs /= np.linalg.norm(pairs, axis=2, keepdims=True)
     pairs, keys = pairs.astype(np.float32), jax.random.split(jax.random.key(0), draws)
-    for b, operator in itertools.product(sizes, catalog.OPERATORS):
+    sketches = [name for name in catalog.OPERATORS if name != "identity"]
+    for b, operator in itertools.product(sizes, sketches):
         op = catalog.OPERATORS[operator](b, 1)
 
         def of_pairs(key, op=op):
             sent = jax.vmap(jax.vmap(lambda x: op.apply(key, x)))(pairs)
             return jnp.sum(sent[:, 0] * sent[:, 1], axis=range(1, sent.ndim - 1))
 
-        if operator != "identity":
-            found = jax.jit(lambda k, f=of_pairs: jax.lax.map(f, k, batch_size=100))
-            off = np.abs(np.asarray(found(keys)) - np.sum(pairs[:, 0] * pairs[:, 1], 1))
-            worst = np.quantile(off, 0.99, axis=0).max()
-            bound = math.nan
-            if operator not in ("sparse_embedding", "uniform_sampling"):
-                bound = theory.safl.tail(operator, d, b, 0.01)
-            names = "Chen Property 3", operator, "pairs of vectors"
-            known = {"d": d, "b": b, "delta": 0.01, "draws": draws}
-            what = "|<R'Rv - v, h>|", bound, np.array([worst]), math.nan
-            yield row(*names, known, *what, **NONE)
+        found = jax.jit(lambda k, f=of_pairs: jax.lax.map(f, k, batch_size=100))(keys)
+        off = np.abs(np.asarray(found) - np.sum(pairs[:, 0] * pairs[:, 1], axis=1))
+        worst, bound = np.quantile(off, 0.99, axis=0).max(), math.nan
+        if operator not in ("sparse_embedding", "uniform_sampling"):
+            bound = theory.safl.tail(operator, d, b, 0.01)
+        known = {"d": d, "b": b, "delta": 0.01, "draws": draws}
+        names = "Chen Property 3", operator, "pairs of vectors", known
+        what = "|<R'Rv - v, h>|", bound, np.array([worst]), math.nan
+        yield row(*names, *what, rounds=0, needed=math.nan)
 
 
-def chen(
-    operator: str, *, d=256, b=64, T=10_000, b1=0.0, early=False, seeds=range(4)
-) -> Iterator[dict]:
+def chen(operator, *, d=256, b=64, T=10_000, b1=0.0, early=False, seeds=range(4)):
     """Yields the rows of Chen et al.'s theorems, or that of Corollary 2, `early`.
 
     Clients take whole gradients (sigma = 0). The bounds hold with high probability, so
@@ -206,9 +188,8 @@ def chen(
         bound = paper.corollary_2(T, J_3, **bounded)
         yield row_of("Corollary 2, corrected", bound, means, eta)
         return
-    bounds = paper.theorem_3_2(eta, T, **bounded), paper.corollary_1(T, **bounded)
-    yield row_of("3.2, corrected", bounds[0], means, eta)
-    yield row_of("Corollary 1, corrected", bounds[1], means, eta)
+    yield row_of("3.2, corrected", paper.theorem_3_2(eta, T, **bounded), means, eta)
+    yield row_of("Corollary 1, corrected", paper.corollary_1(T, **bounded), means, eta)
 
     etas = np.array([paper.decaying_step(t + 1, K=K, b1=b1) for t in range(T)])
     means = running_mean(measured(etas)[:, :-1]).max(0)
@@ -224,7 +205,7 @@ def chen(
     yield row_of("4.4, corrected: mean", bound, means, eta, run["kappa"])
 
 
-def das(*, d=32, r=20, E=4, rho=0.05, seeds=range(4)) -> Iterator[dict]:
+def das(*, d=32, r=20, E=4, rho=0.05, seeds=range(4)):
     """Yields the rows of Das et al.'s Theorems 2 to 4, and of Proposition 1.
 
     The threshold is the smallest that theorems admit; G of Proposition 1 is twice the
@@ -293,22 +274,15 @@ def das(*, d=32, r=20, E=4, rho=0.05, seeds=range(4)) -> Iterator[dict]:
     yield row(*names, C, curve, float(curve[0]), needed=math.nan)
 
 
-def haddadpour(
-    *, d=64, cols=16, k=4, delta=1e-3, seeds=range(4), targets=(0.03, 0.1)
-) -> Iterator[dict]:
+def haddadpour(*, d=64, cols=16, k=4, delta=1e-3, seeds=range(4), targets=(0.03, 0.1)):
     """Yields the rows of Haddadpour et al.'s Corollary 5 and Theorems 5 to 7 and 3.
 
     Theorem 3 states orders. With constants of one it is a bound that may fail, and a
-    ratio below 1 means that a constant is larger.
+    ratio below 1 means that a constant is larger. Its gain is as printed.
     """
     paper, sigma, (target, target_7) = theory.fedsketch, 0.3, targets
     unlike = toy.quadratics(d=d, clients=k, condition=5.0, seed=0, apart=0.5)
-    alike = unlike._replace(
-        matrices=jnp.broadcast_to(unlike.matrices[:1], unlike.matrices.shape),
-        optima=jnp.broadcast_to(unlike.optima[:1], unlike.optima.shape),
-        optimum=unlike.optima[0],
-        sigma2=0.0,
-    )
+    alike = toy.alike(unlike)
 
     def row_of(name, task, variant, make, eta, R, bound, numbers, phi=0.0):
         """Returns a row of runs whose losses have the penalty phi/2 |w|^2."""
@@ -323,8 +297,7 @@ def haddadpour(
         def loss(params, batch):
             return toy.noisy(task.loss)(params, batch) + phi / 2 * params @ params
 
-        def noise(client, key):
-            del client
+        def noise(key):
             return jax.random.normal(key, (tau, d)) * sigma / d**0.5
 
         def of_rate(rate):
@@ -343,49 +316,42 @@ def haddadpour(
         return row(*names, MEAN, bound, curve, float(found[0, 0]))
 
     f0, mu, r2 = (alike.known[letter] for letter in ("f0", "mu", "r2"))
-    numbers = {"L": alike.L, "k": k, "tau": 4, "sigma": sigma, "f0": f0}
-    plain = numbers | {"gamma": 1.0, "omega": 0.0}
-    eta, R = paper.rounds_5(target, **plain)
-    bound = paper.theorem_5(eta, R, **plain)
-    make = algorithms.fedavg
-    yield row_of("Corollary 5", alike, "none", make, eta, R, bound, plain)
-    for variant in ("privix", "heaprix"):
-        omega, make = paper.omega(variant, d=d, cols=cols), algorithms.fedsketch
-        numbers |= {"gamma": float(k), "omega": omega}
-        eta, R = paper.rounds_5(target, **numbers)
-        bound = paper.theorem_5(eta, R, **numbers)
-        yield row_of("5, nonconvex", alike, variant, make, eta, R, bound, numbers)
-        of_6 = numbers | {"mu": mu}
+    omegas = {name: paper.omega(name, d=d, cols=cols) for name in ("privix", "heaprix")}
+    for variant, omega in {"none": 0.0, **omegas}.items():
+        letters = {"L": alike.L, "k": k, "tau": 4, "gamma": float(k), "omega": omega}
+        letters |= {"sigma": sigma, "f0": f0}
+        make, name = algorithms.fedsketch, "5, nonconvex"
+        if variant == "none":
+            make, name, letters["gamma"] = algorithms.fedavg, "Corollary 5", 1.0
+        eta, R = paper.rounds_5(target, **letters)
+        bound = paper.theorem_5(eta, R, **letters)
+        yield row_of(name, alike, variant, make, eta, R, bound, letters)
+        if variant == "none":
+            continue
+        of_6 = letters | {"mu": mu}
         eta, R = paper.rounds_6(target, **of_6)
         bound = paper.theorem_6(eta, R, **of_6)
         yield row_of("6, pl", alike, variant, make, eta, R, bound, of_6)
-        of_7 = numbers | {"r2": r2}
-        del of_7["tau"]
-        of_7["tau"], R = paper.rounds_7(target_7, **of_7)
-        common = {
-            letter: of_7[letter] for letter in ("L", "k", "tau", "gamma", "omega")
-        }
-        phi, eta = paper.penalty_and_step(**common)
-        bound = paper.theorem_7(R, **of_7)
-        yield row_of("7, convex", alike, variant, make, eta, R, bound, of_7, phi)
-    for variant, (objective, gamma) in itertools.product(
-        ("privix", "heaprix"), (("pl", 6.0), ("nonconvex", 4.0))
-    ):
-        common = {"L": unlike.L, "k": k, "gamma": gamma}
-        common |= {"omega": paper.omega(variant, d=d, cols=cols)}
-        eta, tau, R = paper.theorem_3(target, objective=objective, mu=mu, **common)
-        gate = functools.partial(algorithms.fedsketchgate, gain=1 / tau)  # as printed
-        letters, name = common | {"tau": tau, "sigma": sigma}, f"3, {objective}"
-        yield row_of(name, unlike, variant, gate, eta, R, target, letters)
+        del letters["tau"]
+        eta, tau, R = paper.rounds_7(target_7, r2=r2, **letters)
+        letters |= {"tau": tau, "r2": r2}
+        bound, phi = paper.theorem_7(R, **letters), 1 / math.sqrt(k * tau)
+        yield row_of("7, convex", alike, variant, make, eta, R, bound, letters, phi)
+    for variant, omega in omegas.items():
+        for objective, gamma in {"pl": 6.0, "nonconvex": 4.0}.items():
+            letters = {"L": unlike.L, "k": k, "gamma": gamma, "omega": omega}
+            eta, tau, R = paper.theorem_3(target, objective=objective, mu=mu, **letters)
+            make = functools.partial(algorithms.fedsketchgate, gain=1 / tau)
+            letters, name = letters | {"tau": tau, "sigma": sigma}, f"3, {objective}"
+            yield row_of(name, unlike, variant, make, eta, R, target, letters)
 
 
-def haddadpour_1(trials: int = 4_000_000) -> Iterator[dict]:
+def haddadpour_1(trials: int = 4_000_000):
     """Yields rows of Theorem 1: privacy of a sketch without noise.
 
-    The theorem takes the sketched numbers for independent normal draws, which then hide
-    one of them. Two worlds differ in one number, -C or C, and an attacker who knows the
-    hashes sees the sketch. The claim is one epsilon for every delta. Where the other
-    numbers are no draws but known, nothing hides the one.
+    It takes sketched numbers for independent normal draws, which then hide one of them.
+    Two worlds differ in one number, -C or C, and an attacker who knows the hashes sees
+    the sketch. Where the other numbers are no draws but known, nothing hides the one.
     """
     sizes, C = {"rows": 1, "cols": 3, "length": 4096, "alpha": 3.0}, 2.0
     claim = literature.count_sketch_claim(**sizes, sigma=1.0, bound=C)
@@ -405,29 +371,23 @@ def haddadpour_1(trials: int = 4_000_000) -> Iterator[dict]:
         options = {"delta": 1e-5, "trials": trials, "key": jax.random.key(1)}
         found = game.play(observe, lambda delta: claim, **options)
         known = sizes | {"sigma": sigma, "C": C, "delta": found.delta}
-        curve, start = np.array([found.found_epsilon]), found.most_epsilon
-        names, no = ("Haddadpour 1", "count_sketch", problem), {"needed": math.nan}
-        no |= {"rounds": found.trials}
-        yield row(*names, known, "epsilon", claim, curve, start, **no)
+        names = "Haddadpour 1", "count_sketch", problem, known, "epsilon", claim
+        counts = {"rounds": found.trials, "needed": math.nan}
+        yield row(*names, np.array([found.found_epsilon]), found.most_epsilon, **counts)
 
 
 def main(workdir: str, papers):
     """Measures the theorems of some papers."""
     path = files.writable_folder(workdir) / "theorems.csv"
-    rows = {
+    early = chen("srht", d=1 << 17, b=1 << 16, T=10, early=True)
+    parts = {
         "song": map(song, OPERATORS),
-        "chen": itertools.chain(
-            [chen_tails(), chen("srht", d=1 << 17, b=1 << 16, T=10, early=True)],
-            (
-                chen(name, b=256 if name == "identity" else 64)
-                for name in ("identity", *OPERATORS)
-            ),
-        ),
-        "das": [das()],
-        "haddadpour": [haddadpour_1(), haddadpour()],
+        "chen": (chen_tails(), early, chen("identity", b=256), *map(chen, OPERATORS)),
+        "das": (das(),),
+        "haddadpour": (haddadpour_1(), haddadpour()),
     }
-    chosen = (one for paper in papers for part in rows[paper] for one in part)
-    toy.record(chosen, path, hidden=("problem", "constants"))
+    rows = (row for paper in papers for part in parts[paper] for row in part)
+    toy.record(rows, path, hidden=("problem", "constants"))
 
 
 if __name__ == "__main__":

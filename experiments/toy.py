@@ -5,7 +5,7 @@ the problem, and not estimates. All clients take part in every round.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -92,6 +92,12 @@ def quadratics(
     )
 
 
+def alike(task: Quadratics) -> Quadratics:
+    """Returns clients that all have the loss of the first."""
+    matrices, optima = (jnp.broadcast_to(x[:1], x.shape) for x in task[:2])
+    return Quadratics(matrices, optima, optima[0], task.L, task.mu, sigma2=0.0)
+
+
 class Wells(NamedTuple):
     """Clients with the losses sum_i c_i log(1 + (x_i - o_i)^2) / 2: not convex.
 
@@ -157,24 +163,23 @@ def one_round(algorithm, *, steps: int, clients: int, chunk: int = 1, noise=None
     """Returns `(state, key) -> (state, report)`, a round of all clients, not jitted.
 
     Every local step is of a client's whole loss: its batch is the client's number, or
-    a pair with what `noise(client, key)` draws for all steps. `chunk` clients work at a
-    time.
+    a pair with what `noise(key)` draws for all steps. `chunk` clients work at a time.
     """
 
     def fetch(data, client, plan, key):
         del data, plan
         numbers = jnp.full(steps, client)
-        return (numbers, noise(client, key)) if noise else numbers
+        return (numbers, noise(key)) if noise else numbers
 
     return engine.with_everyone(algorithm, fetch, clients, chunk=chunk)
 
 
-def trajectory(make, start, key, rates, *, observe=None, clients: int, **options):
-    """Returns the last state, and what is seen after every round, not jitted.
+def trajectory(make, start, key, rates, observe=None, *, clients: int, **options):
+    """Returns the last state, and what is observed after every round, not jitted.
 
     Args:
       make: `(rate) -> algorithm`, for the rate of each round in `rates`.
-      observe: `(state, report) -> seen`; by default the parameters.
+      observe: `(state, report) -> any arrays`; by default the parameters.
       **options: what `one_round` takes.
     """
     observe = observe or (lambda state, report: state.server.params)
@@ -188,17 +193,10 @@ def trajectory(make, start, key, rates, *, observe=None, clients: int, **options
     return jax.lax.scan(next_round, state, rates)
 
 
-def trajectories(
-    make, problem: Quadratics | Wells, rates: Sequence[float], seeds, **options
-) -> np.ndarray:
+def trajectories(make, problem, rates: np.ndarray, seeds, **options) -> np.ndarray:
     """Returns the parameters before every round and after the last, from zero on.
 
-    Args:
-      rates: the rate of each round, which `make` takes.
-      **options: what `one_round` takes, but for the number of clients.
-
-    Returns:
-      An array of shape=(seeds, rounds + 1, d).
+    They have shape=(seeds, rounds + 1, d). The arguments are those of `trajectory`.
     """
     clients, d = problem.optima.shape
 
@@ -214,10 +212,7 @@ def trajectories(
 
 
 def along(value: Callable, places: np.ndarray) -> np.ndarray:
-    """Returns a `value` of all parameters of trajectories, shape=(seeds, places, ...).
-
-    Seeds are visited one after the other.
-    """
+    """Returns a `value` of all parameters, an array of shape=(seeds, rounds, ...)."""
     of_one = jax.jit(lambda one: jax.lax.map(value, one, batch_size=64))
     return np.stack([np.asarray(of_one(jnp.asarray(one))) for one in places])
 

@@ -78,15 +78,9 @@ def measure(
             gained = {"gain": gain} if variates is gains else {}
             rates = {"client_rate": RATE, "server_rate": server_rate}
             made = make(task.loss, **rates, **gained, **options)
-            end, _ = toy.trajectory(
-                lambda _: made,
-                jnp.zeros(d),
-                jax.random.key(1),
-                jnp.zeros(rounds),
-                observe=lambda *_: None,
-                steps=steps,
-                clients=clients,
-            )
+            begin, key, nothing = jnp.zeros(d), jax.random.key(1), lambda *_: None
+            run = begin, key, jnp.zeros(rounds), nothing
+            end, _ = toy.trajectory(lambda _: made, *run, steps=steps, clients=clients)
             optimum = (task.matrices * task.optima).sum(0) / task.matrices.sum(0)
             off = end.server.params - optimum
             return jnp.linalg.norm(off) / jnp.linalg.norm(optimum)

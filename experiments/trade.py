@@ -175,7 +175,8 @@ def runs_of(count: Count, operator: str, b: int) -> Callable:
 
         return jax.vmap(lane)(states, rates, keys)
 
-    def rounds_of(pairs, seeds: int, most: int, race: bool) -> np.ndarray:
+    def runs(steps, seeds, most: int, *, race: bool = False) -> np.ndarray:
+        pairs = [(step, seed) for step in steps for seed in seeds]
         lanes = next(lanes for lanes in LANES if len(pairs) <= lanes)
         filled = [*pairs, *[pairs[0]] * (lanes - len(pairs))]
         rates = jnp.asarray([step for step, _ in filled], jnp.float32)
@@ -191,16 +192,10 @@ def runs_of(count: Count, operator: str, b: int) -> Callable:
             # The last round, counted from 1 on, after which the error was too large.
             last = done + ROUNDS - np.argmin(small[:, ::-1], axis=1)
             above, done = np.where(small.all(1), above, last), done + ROUNDS
-            of_steps = np.isfinite(needed[: len(pairs)]).reshape(-1, seeds)
-            if race and of_steps.all(1).any():
+            of_steps = needed[: len(pairs)].reshape(len(steps), len(seeds))
+            if race and np.isfinite(of_steps).all(1).any():
                 break
-        return needed[: len(pairs)]
-
-    def runs(steps, seeds, most: int, *, race: bool = False) -> np.ndarray:
-        pairs = [(step, seed) for step in steps for seed in seeds]
-        groups = [pairs[i : i + LANES[-1]] for i in range(0, len(pairs), LANES[-1])]
-        needed = [rounds_of(group, len(seeds), most, race) for group in groups]
-        return np.concatenate(needed).reshape(len(steps), len(seeds))
+        return of_steps
 
     return runs
 

@@ -131,8 +131,8 @@ def theorem_7(R, *, f0, r2, L, k, tau, sigma, gamma, omega) -> float:
     return of_penalised + phi / 2 * r2
 
 
-def rounds_7(target, *, f0, r2, L, k, sigma, gamma, omega) -> tuple[int, int]:
-    """Returns the local steps and the rounds with which Theorem 7 is a target.
+def rounds_7(target, *, f0, r2, L, k, sigma, gamma, omega) -> tuple[float, int, int]:
+    """Returns the step, the local steps and the rounds: Theorem 7 is at most a target.
 
     All terms but the first fall as 1 / sqrt(tau), to half the target.
     """
@@ -143,7 +143,7 @@ def rounds_7(target, *, f0, r2, L, k, sigma, gamma, omega) -> tuple[int, int]:
     numbers = {"L": L, "k": k, "tau": tau, "gamma": gamma, "omega": omega}
     phi, eta = penalty_and_step(**numbers)
     tail = theorem_7(0, f0=f0, r2=r2, sigma=sigma, **numbers) - f0
-    return tau, _fewest(target - tail, f0, phi * _moved(eta, numbers))
+    return eta, tau, _fewest(target - tail, f0, phi * _moved(eta, numbers))
 
 
 def theorem_3(

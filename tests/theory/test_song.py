@@ -80,13 +80,6 @@ def test_one_local_step_has_no_drift_and_a_step_8_times_longer():
     assert eta == 8 * longest and T > 8 * 1700
 
 
-def test_one_step_reaches_a_minimum_of_curvature_l_at_once():
-    """Newton's step: without a sketch and with mu = L nothing is left."""
-    letters = {"L": 2.0, "mu": 2.0, "f0": 3.0, "alpha": 0.0}
-    assert song.rounds_e1(1e-9, **letters) == (0.5, 1)
-    assert song.theorem_e1(0.5, 1, **letters) == 0
-
-
 def test_bits_do_not_grow_as_the_sketch_shrinks():
     """Song's trade, below Corollary 5.2: (1 + alpha) b stays about a d."""
     letters = {"L": 1.0, "mu": 0.1, "r2": 1.0, "sigma2": 0.0, "K": 1}
