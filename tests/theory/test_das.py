@@ -68,13 +68,6 @@ def test_proposition_1_at_the_values_of_a_hand_calculation():
     assert das.proposition_1(**FREE | {"E": 1})[0] == 3
 
 
-@pytest.mark.parametrize("E", [1, 2, 5, 10])
-def test_equation_11_is_no_less_than_the_bound(E):
-    share = 11 * 3 * math.sqrt(8) * 0.05 / 48 / 4
-    printed = 0.05 * (6 * math.sqrt(8) + 6 * E / 5 * (0.1 - share))
-    assert das.proposition_1(**FREE | {"E": E})[2] <= printed
-
-
 def test_a_threshold_of_proposition_1_clips_nothing():
     """The sums of gradients on x^2 / 2 from where its gradient is G."""
     letters = {"rho": 0.1, "L": 1.0, "lambda_": 1.0, "G": 2.0, "E": 5, "r2": 4.0}

@@ -65,19 +65,6 @@ def test_rounds_to_a_target_are_the_fewest_within_condition_16(sigma, tau, targe
     assert bound <= target * (1 + 1e-9)
 
 
-def test_rounds_of_theorem_5_grow_with_omega_and_the_square_of_accuracy():
-    """Theorem 2 prints O(1 / target), whatever omega is."""
-    quiet = NUMBERS | {"sigma": 0.0}
-    few = fedsketch.rounds_5(0.1, **quiet)[1]
-    many = fedsketch.rounds_5(0.1, **quiet | {"omega": 99.0})[1]
-    assert many == pytest.approx(10 * few, rel=1e-2)
-    # And of first order only if local steps grow as 1 / (k target).
-    for tau, factor in ((4, 100), (40, 10)):
-        first = fedsketch.rounds_5(1e-3, **NUMBERS | {"sigma": 1.0, "tau": 4})[1]
-        later = fedsketch.rounds_5(1e-4, **NUMBERS | {"sigma": 1.0, "tau": tau})[1]
-        assert later == pytest.approx(factor * first, rel=0.05)
-
-
 def test_one_sketch_for_all_clients_is_why_omega_is_not_divided_by_their_number():
     """One row of a count sketch, 64 clients that agree, and a Hessian of one.
 
@@ -126,9 +113,5 @@ def test_theorem_3_is_as_printed(objective, omega, rounds, local):
     if objective == "nonconvex":
         printed = math.sqrt(4 / (R * tau * (omega + 1))) / 20
     assert eta == pytest.approx(printed, rel=1e-12)
-    # Theorem 9: sqrt(p tau), for 4 clients and 25 local steps or 9
-    for target, low in ((0.1, 3.0), (0.03, 4.0)):
-        if objective != "nonconvex" or low < 4:
-            with pytest.raises(ValueError, match="gamma >="):
-                options = numbers | {"gamma": low}
-                fedsketch.theorem_3(target, objective=objective, **options)
+    with pytest.raises(ValueError, match="gamma >="):
+        fedsketch.theorem_3(0.1, objective=objective, **numbers | {"gamma": 3.0})
