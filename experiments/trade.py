@@ -19,7 +19,6 @@ are enough by the theorem.
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,10 +26,11 @@ import numpy as np
 from absl import flags
 
 from experiments import toy
-from fl_sketch import engine, theory
+from fl_sketch import engine
 from fl_sketch.algorithms import catalog, iterative_sketching
 from fl_sketch.core import files
 from fl_sketch.core.wire import FLOAT_BITS
+from fl_sketch.theory import song
 from fl_sketch.workdir.tables import half_width
 
 MINUTES = 25
@@ -43,49 +43,33 @@ FURTHEST = 30 * OCTAVE
 SIZES = (64, 32, 16, 8, 4)
 
 
-class Count(NamedTuple):
-    """How rounds are counted until the error is small enough, and stays so.
-
-    Attributes:
-      steps: K, the number of local steps.
-      accuracy: the part of f(0) - f* that may be left.
-    """
-
-    task: toy.Quadratics
-    steps: int
-    accuracy: float
-    seeds: Sequence[int]
-
-    @property
-    def target(self) -> float:
-        """The error that may be left."""
-        return self.accuracy * self.task.known["f0"]
-
-    def promised(self, operator: str, b: int) -> tuple[float, int]:
-        """Returns the step and the rounds of Song et al.'s theorem."""
-        known, (_, d) = self.task.known, self.task.optima.shape
-        r2, sigma2 = known.pop("r2"), known.pop("sigma2")
-        known["alpha"] = theory.song.alpha(operator, d, b)
-        if self.steps == 1:
-            return theory.song.rounds_e1(self.target, **known)
-        del known["f0"]
-        several = {"r2": r2, "sigma2": sigma2, "K": self.steps}
-        return theory.song.corollary_5_2(self.target, **known, **several)
-
-
-def measure(count: Count, messages: Sequence[tuple[str, int]]) -> Iterator[dict]:
+def measure(
+    task: toy.Quadratics,
+    K: int,
+    messages: Sequence[tuple[str, int]],
+    *,
+    accuracy: float = 1e-4,
+    seeds: Sequence[int] = range(5),
+) -> Iterator[dict]:
     """Yields two rows for each message, with the theorem's step and with the best.
 
     The first two are those of gradient descent without a sketch. A message is the name
-    of a sketch operator, as configs have it, and its size b.
+    of a sketch operator, as configs have it, and its size b. `accuracy` is the part of
+    f(0) - f* that may be left.
     """
-    clients, d = count.task.optima.shape
-    plain, known = runs_of(count, "identity", d), {}
+    (clients, d), known, controls = task.optima.shape, task.known, {}
+    target = accuracy * known["f0"]
+    plain = runs_of(task, K, target, "identity", d)
     for operator, b in [("identity", d), *messages]:
         sketched = operator != "identity"
-        runs = runs_of(count, operator, b) if sketched else plain
-        step, rounds = count.promised(operator, b)
-        slowest = runs([step], count.seeds, 2 * rounds)[0]
+        runs = runs_of(task, K, target, operator, b) if sketched else plain
+        letters = {"L": task.L, "mu": task.mu, "alpha": song.alpha(operator, d, b)}
+        if K == 1:
+            step, rounds = song.rounds_e1(target, f0=known["f0"], **letters)
+        else:
+            drift = {"r2": known["r2"], "sigma2": task.sigma2, "K": K}
+            step, rounds = song.corollary_5_2(target, **drift, **letters)
+        slowest = runs([step], seeds, 2 * rounds)[0]
         most = int(min(2 * rounds, 2 * slowest.max()))
 
         def race(steps, runs=runs, most=most):
@@ -93,22 +77,20 @@ def measure(count: Count, messages: Sequence[tuple[str, int]]) -> Iterator[dict]
 
         tuned = best_step(race, step)
         for chosen, own in (("theorem", step), ("tuned", tuned)):
-            needed = slowest
-            if chosen == "tuned":
-                needed = runs([own], count.seeds, most)[0]
+            needed = slowest if chosen == "theorem" else runs([own], seeds, most)[0]
             mean = float(needed.mean())
-            if sketched and not math.isfinite(known.get(own, math.inf)):
-                known[own] = float(plain([own], (0,), 2 * most)[0, 0])
+            if sketched and not math.isfinite(controls.get(own, math.inf)):
+                controls[own] = float(plain([own], (0,), 2 * most)[0, 0])
             yield {
                 "operator": operator if sketched else "none",
                 "b": b,
-                "local_steps": count.steps,
-                "spread": count.task.sigma2,
+                "local_steps": K,
+                "spread": task.sigma2,
                 "chosen": chosen,
                 "step": own,
                 "rounds": mean,
                 "half_width": half_width(list(needed)),
-                "control": known[own] if sketched else mean,
+                "control": controls[own] if sketched else mean,
                 "bits": FLOAT_BITS * clients * b * mean,
                 "promised": FLOAT_BITS * clients * b * rounds,
             }
@@ -124,9 +106,6 @@ def best_step(race: Callable[[Sequence[float]], np.ndarray], first: float) -> fl
     Args:
       race: `(steps) -> rounds`, the mean for each step; infinite for those that are far
         behind the first.
-
-    Raises:
-      ValueError: for steps that get better and better, or of which none gets there.
     """
     rounds: dict[int, float] = {}
 
@@ -147,16 +126,17 @@ def best_step(race: Callable[[Sequence[float]], np.ndarray], first: float) -> fl
     return first * 2 ** (best / OCTAVE)
 
 
-def runs_of(count: Count, operator: str, b: int) -> Callable:
+def runs_of(
+    task: toy.Quadratics, K: int, target: float, operator: str, b: int
+) -> Callable:
     """Returns `(steps, seeds, most) -> rounds`, several runs in one program.
 
     Rounds have shape=(steps, seeds), and are infinite for runs that are given up after
     `most`. In a race only those steps count that get there as soon as the fastest.
     """
-    clients, d = count.task.optima.shape
-    op = catalog.OPERATORS[operator](b, 1)
+    (clients, d), op = task.optima.shape, catalog.OPERATORS[operator](b, 1)
 
-    def make(rate, task=count.task):
+    def make(rate, task=task):
         return iterative_sketching(task.loss, sketch=op, client_rate=rate)
 
     @functools.partial(jax.jit, donate_argnums=0)
@@ -164,8 +144,7 @@ def runs_of(count: Count, operator: str, b: int) -> Callable:
         """Returns the states after some rounds, and the errors after each."""
 
         def lane(state, rate, key):
-            options = {"steps": count.steps, "clients": clients}
-            play = toy.one_round(make(rate, task), **options)
+            play = toy.one_round(make(rate, task), steps=K, clients=clients)
 
             def step(state, _):
                 state, _ = play(state, key)
@@ -185,8 +164,8 @@ def runs_of(count: Count, operator: str, b: int) -> Callable:
         states = jax.tree.map(lambda x: jnp.broadcast_to(x, (lanes, *x.shape)), state)
         done, above, needed = 0, np.zeros(lanes), np.full(lanes, np.inf)
         while done < most + ROUNDS and not np.isfinite(needed[: len(pairs)]).all():
-            states, errors = several(states, count.task, rates, keys)
-            small = np.asarray(errors) <= count.target
+            states, errors = several(states, task, rates, keys)
+            small = np.asarray(errors) <= target
             stays = small.all(1) & ~np.isfinite(needed)
             needed[stays] = above[stays] + 1
             # The last round, counted from 1 on, after which the error was too large.
@@ -203,18 +182,18 @@ def runs_of(count: Count, operator: str, b: int) -> Callable:
 def main(workdir: str):
     """Measures 128 parameters of 5 clients whose minima agree, and do not."""
     folder = files.writable_folder(workdir)
-    for name, steps, operators in (
+    for name, K, operators in (
         ("trade.csv", 1, ("count_sketch", "srht", "gaussian")),
         ("local_steps.csv", 4, ("count_sketch", "srht")),
     ):
         messages = [(operator, b) for operator in operators for b in SIZES]
 
-        def rows(steps=steps, messages=messages):
+        def rows(K=K, messages=messages):
             for apart in (0.0, 1.0):
                 task = toy.quadratics(
                     d=128, clients=5, condition=10.0, seed=0, apart=apart
                 )
-                yield from measure(Count(task, steps, 1e-4, range(5)), messages)
+                yield from measure(task, K, messages)
 
         toy.record(rows(), folder / name)
 

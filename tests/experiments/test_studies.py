@@ -81,14 +81,13 @@ def test_without_noise_and_clipping_das_paths_are_those_of_full_gradient_steps()
     assert row["clip_excess"] == pytest.approx(excess[-1])
 
 
-def count(steps=1):
-    task = toy.quadratics(d=32, clients=3, condition=5.0, seed=0)
-    return trade.Count(task, steps, 0.01, range(3))
+TASK = toy.quadratics(d=32, clients=3, condition=5.0, seed=0)
 
 
 @pytest.mark.slow
 def test_at_the_theorems_step_it_is_the_step_that_costs_rounds_and_not_the_sketch():
-    plain, _, own, tuned = trade.measure(count(), [("srht", 4)])
+    options = {"accuracy": 0.01, "seeds": range(3)}
+    plain, _, own, tuned = trade.measure(TASK, 1, [("srht", 4)], **options)
     assert plain["step"] == 1 and own["step"] == 1 / 17  # 1 + 2 d / b
     for row in (own, tuned):
         assert row["bits"] == 32 * 3 * 4 * row["rounds"] < row["promised"]
@@ -98,12 +97,12 @@ def test_at_the_theorems_step_it_is_the_step_that_costs_rounds_and_not_the_sketc
 
 @pytest.mark.slow
 def test_rounds_are_those_after_which_the_error_stays_small():
-    one, step = count(), 0.3
-    eigenvalues, axes = np.linalg.eigh(np.asarray(one.task.matrices).mean(0))
-    start = (axes.T @ np.asarray(one.task.optimum)) ** 2 * eigenvalues / 2
+    step, target = 0.3, 0.01 * TASK.known["f0"]
+    eigenvalues, axes = np.linalg.eigh(np.asarray(TASK.matrices).mean(0))
+    start = (axes.T @ np.asarray(TASK.optimum)) ** 2 * eigenvalues / 2
     errors = [start @ (1 - step * eigenvalues) ** (2 * t) for t in range(100)]
     by_hand = np.argmax(np.array(errors) <= 0.01 * errors[0])
-    runs = trade.runs_of(one, "identity", 32)
+    runs = trade.runs_of(TASK, 1, target, "identity", 32)
     assert runs([step], (0, 1), 500).tolist() == [[by_hand, by_hand]]
     assert runs([1e-4], (0,), 1).tolist() == [[math.inf]]
 
