@@ -12,10 +12,7 @@ GROUPS = {
     "Privacy": ("calibrate", "audit", "release"),
     "Plan and reproduce": ("plan", "compile", "reproduce"),
     "Attack": ("attack",),
-    "Study": (
-        *("scaling", "spectrum", "tracking", "trade", "theorems", "quadratics"),
-        *("heavy_tails", "means", "features"),
-    ),
+    "Study": ("scaling", "spectrum", "features"),
     "Benchmark": ("benchmark",),
 }
 

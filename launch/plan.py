@@ -1,12 +1,10 @@
-r"""Prints the bytes, seconds, memory and theory of a config, before a run.
+r"""Prints the bytes, seconds and memory of a config, before a run.
 
-python -m launch.plan --config=configs/quickstart.py --smoothness=2 --gradient=0.5
-python -m launch.plan --config=configs/default.py \
-    --config.algorithm=iterative_sketching --convexity=0.1 --graph=ring
+python -m launch.plan --config=configs/quickstart.py
+python -m launch.plan --config=configs/default.py --graph=ring
 
-The theorem of the algorithm needs constants of the problem, which are flags. Their
-defaults are not measurements. --graph adds the bytes of the same messages in a network
-without a server. It is ring, grid:4x5, regular:3, complete or a file of edges.
+--graph adds the bytes of the same messages in a network without a server. It is ring,
+grid:4x5, regular:3, complete or a file of edges.
 
 To forecast seconds and memory, rounds of a few clients are compiled and timed; --notime
 skips this. --suggest adds the rates that were tuned for the algorithm in results/, for
@@ -25,14 +23,7 @@ from launch import command, options, parsing, reproductions
 CONFIG = parsing.config_flag()
 DATA_DIR = options.data_dir()
 GRAPH = flags.DEFINE_string("graph", None, f"Network without a server: {graphs.WORDS}.")
-CONVEX = flags.DEFINE_bool(
-    "convex", True, "Whether the losses are convex, for the theorems of Song et al."
-)
 TIME = flags.DEFINE_bool("time", True, "Whether to forecast seconds and memory.")
-CONSTANTS = {
-    name: flags.DEFINE_float(name, default, meaning)
-    for name, (default, meaning) in plan.CONSTANTS.items()
-}
 SUGGEST = flags.DEFINE_bool(
     "suggest", False, "Whether to print the rates that were tuned for its algorithm."
 )
@@ -40,14 +31,12 @@ flags.mark_flag_as_required("config")
 
 
 def main():
-    """Prints the plan of --config, for the constants that are given as flags."""
-    constants = {name: flag.value for name, flag in CONSTANTS.items()}
+    """Prints the plan of --config."""
     setup, graph = prepare(CONFIG.value, DATA_DIR.value), None
     task, config = of_setup(setup), setup.config
     if GRAPH.value:
         graph = graphs.named(GRAPH.value, config.data.clients)
-    convex = CONVEX.value
-    for line in plan.lines(config, task, constants, convex=convex, graph=graph):
+    for line in plan.lines(config, task, graph=graph):
         print(line)
     for line in suggested(config, task.facts) if SUGGEST.value else ():
         print(line)

@@ -21,9 +21,6 @@ singular value of the pseudo-Hessian and tau that of R, so a theta_2 is at least
 theta_2^2 of the sketched problem, and so its theta_1^2. With these constants the
 theorem says nothing about any instance.
 
-Theorems K.2 and K.3, on the distance to the input in place of L, are
-`theory.unique_input` and `theory.input_descent`.
-
 `near` has constants that meet it near the solution. There the nonlinearity enters by
 the Lipschitz constant of m's Jacobian times the length of a step, instead of the
 Jacobian itself.
