@@ -1,0 +1,1 @@
+"""Studies beside the package: in a clone, python -m experiments.NAME."""
