@@ -29,7 +29,9 @@ def test_the_commands_of_a_folder_are_such(name):
     for module, *words in one.commands:
         file = (ROOT / module.replace(".", "/")).with_suffix(".py")
         assert file.exists()
-        shared = file.parent.glob("*.py") if module.startswith("benchmarks.") else [file]
+        shared = (
+            file.parent.glob("*.py") if module.startswith("benchmarks.") else [file]
+        )
         source = "".join(one.read_text() for one in shared)
         flags = set(
             re.findall(r"(?:DEFINE_\w+|add_argument)\(\s*\"(?:--)?(\w+)\"", source)
