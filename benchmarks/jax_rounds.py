@@ -13,7 +13,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.traverse_util
 import jax
@@ -23,15 +23,7 @@ import optax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from benchmarks.rounds import (
-    CLASSES,
-    Player,
-    Weights,
-    Workload,
-    drawn_examples,
-    drawn_plan,
-    serve,
-)
+from benchmarks import rounds
 from fl_sketch import channels, engine, fast, models, sketch
 from fl_sketch.core import chacha
 from fl_sketch.core.protocols import Algorithm
@@ -45,53 +37,34 @@ FORMS = (
 PRIVATE = ("private", "integers")
 
 
-class Setting(NamedTuple):
-    """What all forms of one workload share.
-
-    Attributes:
-      chunk: the number of clients that a device works on at a time.
-      data: images and targets, on every device.
-      value: the loss, `(params, (bytes, targets)) -> scalar`.
-    """
-
-    work: Workload
-    mesh: jax.sharding.Mesh
-    chunk: int
-    data: tuple[jax.Array, jax.Array]
-    params: Any
-    value: Callable
-
-    def put(self, tree: Any) -> Any:
-        """Returns a tree on all devices."""
-        return jax.device_put(tree, NamedSharding(self.mesh, P()))
-
-
-def loss_of(work: Workload) -> models.Loss:
+def loss_of(work: rounds.Workload) -> models.Loss:
     """Returns the loss of a workload's model."""
-    return models.classification(models.build(work.model, CLASSES))
+    return models.classification(models.build(work.model, rounds.CLASSES))
 
 
-def initial_weights(work: Workload) -> Weights:
+def initial_weights(work: rounds.Workload) -> rounds.Weights:
     """Returns a model's first parameters by their paths."""
     shape = jax.ShapeDtypeStruct((1, *work.image), jnp.float32)
     params = loss_of(work).init(jax.random.key(0), shape)
     return flax.traverse_util.flatten_dict(jax.device_get(params), sep="/")
 
 
-def prepare(
-    work: Workload,
-    weights: Weights,
+def player(
+    work: rounds.Workload,
+    weights: rounds.Weights,
+    form: str,
     *,
     devices: int = 0,
     chunk: int = 0,
-) -> Setting:
-    """Returns a workload on the devices.
+) -> rounds.Player:
+    """Returns compiled rounds of a workload in one of `FORMS`.
 
     Args:
       devices: the number of devices; 0: all.
       chunk: the clients at a time on a device; 0: by platform.
     """
     mesh, loss = engine.mesh_over(jax.devices()[: devices or None]), loss_of(work)
+    put = functools.partial(jax.device_put, device=NamedSharding(mesh, P()))
 
     def value(params, batch):
         inputs, targets = batch
@@ -102,33 +75,19 @@ def prepare(
         path: leaf if leaf.shape == own[path].shape else leaf.T
         for path, leaf in weights.items()
     }
-    params = flax.traverse_util.unflatten_dict(weights, sep="/")
-    images, targets = drawn_examples(work)
-    setting = Setting(work, mesh, chunk, (aligned(images), targets), params, value)
-    data, params = setting.put((setting.data, params))
-    setting = setting._replace(data=data, params=params)
+    params = put(flax.traverse_util.unflatten_dict(weights, sep="/"))
+    images, targets = rounds.drawn_examples(work)
+    data, plan = put((aligned(images), targets)), put(rounds.drawn_plan(work, 0))
+    batches = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[plan[0]], data))
     if not chunk:
-        steps = 1 if work.full_batch else work.steps
-        shapes = jax.eval_shape(lambda: jax.tree.map(lambda x: x[: work.batch], data))
-        batches = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((steps, *x.shape), x.dtype), shapes
-        )
-        traffic = engine.measure_traffic(algorithm(setting, "engine"), params, batches)
+        averaging = algorithm(work, value, params, "engine")
+        traffic = engine.measure_traffic(averaging, params, batches)
         chunk = engine.chunk_size(mesh, work.cohort, traffic.working)
-    return setting._replace(chunk=chunk)
-
-
-def player(
-    work: Workload, weights: Weights, form: str, *, devices: int = 0, chunk: int = 0
-) -> Player:
-    """Returns compiled rounds in one of `FORMS`; the options are those of `prepare`."""
-    setting = prepare(work, weights, devices=devices, chunk=chunk)
-    put, params = setting.put, setting.params
     if form == "plain":
-        function, inputs = plain_round(setting), (setting.data,)
+        function, inputs = plain_round(work, value, mesh, chunk), (data,)
         state, params_of = params, lambda state: state
     else:
-        own = algorithm(setting, form)
+        method = algorithm(work, value, params, form)
 
         def fetch(data, client, plan, key):
             del client, key
@@ -136,21 +95,20 @@ def player(
                 plan = jnp.repeat(plan, work.steps, 0)
             return jax.tree.map(lambda leaf: leaf[plan], data)
 
-        function = engine.make_round(own, fetch, setting.mesh, chunk=setting.chunk)
+        function = engine.make_round(method, fetch, mesh, chunk=chunk)
         key: Any = jax.random.key(0)
         if form in PRIVATE:  # noise needs a key of this kind
             words = jnp.asarray(chacha.words_of(bytes(chacha.KEY_BYTES)))
             key = chacha.roots_with(0, words)
         ids = np.random.default_rng(0).permutation(work.cohort).astype(np.int32)
         cohort = engine.Cohort(ids, jnp.ones(work.cohort), jnp.float32(work.cohort))
-        inputs = put(key), put(cohort), setting.data
+        inputs = put(key), put(cohort), data
         # States are kept for the cohort only: for W1's population they would take 6.5
         # GB on every device.
-        state = put(engine.initial_state(own, params, work.cohort))
+        state = put(engine.initial_state(method, params, work.cohort))
         params_of = lambda state: state.server.params  # noqa: E731
-    plan = put(drawn_plan(work, 0))
     lowered = jax.jit(function, donate_argnums=0).lower(state, *inputs, plan)
-    program = engine.compile_program(lowered, setting.mesh)
+    program = engine.compile_program(lowered, mesh)
 
     def play(plan):
         nonlocal state
@@ -160,25 +118,26 @@ def player(
         flat = flax.traverse_util.flatten_dict(params_of(state), sep="/")
         return {path: np.array(leaf) for path, leaf in flat.items()}
 
-    kind = (
-        f"{jax.default_backend()} {setting.mesh.size} x {jax.devices()[0].device_kind}"
-    )
-    return Player(lambda plan: jax.block_until_ready(put(plan)), play, copied, kind)
+    device = f"{jax.default_backend()} {mesh.size} x {jax.devices()[0].device_kind}"
+    place = lambda plan: jax.block_until_ready(put(plan))  # noqa: E731
+    return rounds.Player(place, play, copied, device)
 
 
-def algorithm(setting: Setting, form: str) -> Algorithm:
+def algorithm(
+    work: rounds.Workload, value: Callable, params: Any, form: str
+) -> Algorithm:
     """Returns the algorithm of a form by the engine.
 
     A sketch of one twentieth has twenty times the energy of its vector, so with a
     sketch the server's steps are twenty times shorter: values stay finite.
     """
-    work, tx = setting.work, optax.sgd(setting.work.rate)
-    steps = local.sgd_steps(setting.value, tx)
+    tx = optax.sgd(work.rate)
+    steps = local.sgd_steps(value, tx)
     if work.full_batch:
-        steps = local.full_gradient_steps(setting.value, tx, steps=work.steps)
+        steps = local.full_gradient_steps(value, tx, steps=work.steps)
     if form == "engine":
         return Algorithm(steps, channels.exact(), optax.sgd(1.0))
-    d = sum(leaf.size for leaf in jax.tree.leaves(setting.params))
+    d = sum(leaf.size for leaf in jax.tree.leaves(params))
     shorter, cols = 1 / work.compression, max(1, d // work.compression)
     channel = channels.sketched(sketch.count_sketch(cols))
     if form == "heaprix":
@@ -186,7 +145,7 @@ def algorithm(setting: Setting, form: str) -> Algorithm:
         channel = channels.heaprix(op, max(1, cols // 10))
     if form == "client_state":
         gain = shorter / (work.rate * work.steps)
-        steps = local.tracked_steps(setting.value, rate=work.rate, gain=gain)
+        steps = local.tracked_steps(value, rate=work.rate, gain=gain)
     sketched = Algorithm(steps, channel, optax.sgd(shorter))
     if form not in PRIVATE:
         return sketched
@@ -198,15 +157,16 @@ def algorithm(setting: Setting, form: str) -> Algorithm:
     return sketched._replace(mechanism=guard)
 
 
-def plain_round(setting: Setting) -> Callable:
+def plain_round(
+    work: rounds.Workload, value: Callable, mesh: jax.sharding.Mesh, chunk: int
+) -> Callable:
     """Returns FedAvg by hand, `(params, data, plan) -> (params, ())`, not jitted.
 
     It has the form of the engine's rounds: devices share the clients, each visits its
     own in a scan, and one `psum` makes the mean. What the engine takes beyond this is
     the price of being general: keys, weights, client states, channels, reports.
     """
-    work, chunk, mesh = setting.work, setting.chunk, setting.mesh
-    axis, loss = engine.AXIS, fast.form(setting.value)
+    axis, loss = engine.AXIS, fast.form(value)
     extra = -work.cohort % (mesh.size * chunk)  # places that weigh nothing
 
     def train(params, data, rows):
@@ -256,4 +216,4 @@ def plain_round(setting: Setting) -> Callable:
 
 if __name__ == "__main__":
     jax.config.update("jax_num_cpu_devices", engine.cores())
-    serve(f"jax {jax.__version__}", player)
+    rounds.serve(f"jax {jax.__version__}", player)

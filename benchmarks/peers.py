@@ -24,6 +24,7 @@ import contextlib
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -46,28 +47,35 @@ NEAR = {"cpu": 1e-2, "gpu": 5e-2}
 
 
 class Peer:
-    """A program that has been started and warmed up."""
+    """A program that has been started and warmed up; `ends` ends it."""
 
-    def __init__(self, words: Sequence[str], roots: Sequence[str], folder: str):
+    def __init__(self, words: Sequence[str], roots: Sequence[str], folder: str, ends):
         own = {
             "PYTHONPATH": os.pathsep.join([*roots, os.environ.get("PYTHONPATH", "")]),
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # others share the GPU
             "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",  # a first round is a first one
         }
-        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        env = os.environ | own
-        self.process = subprocess.Popen(words, cwd=folder, env=env, **pipes)
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            env=os.environ | own,
+            start_new_session=True,  # a group with what it starts, to be ended together
+        )
+        self._process: Any = ends.enter_context(process)
+        ends.callback(os.killpg, process.pid, signal.SIGKILL)
         self.ready = self._line() == "READY"
 
     def ask(self, word: str) -> str:
         """Returns the answer to a word; empty: the program has ended."""
         with contextlib.suppress(BrokenPipeError):
-            print(word, file=self.process.stdin, flush=True)
+            os.write(self._process.stdin.fileno(), f"{word}\n".encode())
         return self._line()
 
     def _line(self) -> str:
-        assert self.process.stdout
-        return self.process.stdout.readline().strip()
+        return self._process.stdout.readline().strip()
 
 
 def rows(
@@ -99,8 +107,8 @@ def rows(
                 words = [python, "-m", "benchmarks.torch_rounds"]
                 words += [f"--form={TORCH[peer]}"]
             words += [f"--workload={name}", f"--cohort={work.cohort}"]
-            alive[peer] = Peer([*words, f"--weights={weights}"], roots, folder)
-            ends.callback(alive[peer].process.kill)
+            words.append(f"--weights={weights}")
+            alive[peer] = Peer(words, roots, folder, ends)
         alive = {peer: one for peer, one in alive.items() if one.ready}
         samples: dict[str, list[float]] = {peer: [] for peer in alive}
         for number in range(rounds):

@@ -13,14 +13,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from benchmarks.rounds import (
-    CLASSES,
-    Player,
-    Weights,
-    Workload,
-    drawn_examples,
-    serve,
-)
+from benchmarks import rounds
+from benchmarks.rounds import Workload
 
 PROCESSES = 2
 
@@ -82,7 +76,7 @@ def loss_of(work: Workload):
     return lambda params, x, y: F.cross_entropy(logits(params, x), y)
 
 
-def first_params(work: Workload, weights: Weights, device: str):
+def first_params(work: Workload, weights: rounds.Weights, device: str):
     """Returns the initial weights in PyTorch's layout."""
 
     def in_layout(path, weight):
@@ -91,7 +85,9 @@ def first_params(work: Workload, weights: Weights, device: str):
             weight = np.moveaxis(parts, 2, 0).reshape(weight.shape)
         if weight.ndim == 4:
             weight = weight.transpose(3, 2, 0, 1)
-        elif weight.ndim == 2 and not (len(weight) == CLASSES != weight.shape[1]):
+        elif weight.ndim == 2 and not (
+            len(weight) == rounds.CLASSES != weight.shape[1]
+        ):
             weight = weight.T  # unless it is stored by class
         return torch.from_numpy(np.ascontiguousarray(weight)).to(device)
 
@@ -99,7 +95,9 @@ def first_params(work: Workload, weights: Weights, device: str):
 
 
 def examples(work: Workload, device: str):
-    images, targets = (torch.from_numpy(a).to(device) for a in drawn_examples(work))
+    images, targets = (
+        torch.from_numpy(a).to(device) for a in rounds.drawn_examples(work)
+    )
     return images.permute(0, 3, 1, 2).contiguous().float() / 255, targets.long()
 
 
@@ -265,7 +263,7 @@ def by_pfl(work: Workload, params, device: str):
 FORMS = {"processes": processes, "compile": compiled, "pfl": by_pfl}
 
 
-def player(work: Workload, weights: Weights, form: str) -> Player:
+def player(work: Workload, weights: rounds.Weights, form: str) -> rounds.Player:
     """Returns what is served of a form."""
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     torch.set_float32_matmul_precision("high")
@@ -290,8 +288,8 @@ def player(work: Workload, weights: Weights, form: str) -> Player:
         return {path: w.detach().cpu().numpy().copy() for path, w in pairs}
 
     name = f"gpu {torch.cuda.get_device_name()}" if on_gpu else "cpu"
-    return Player(place, until_done, copied, name)
+    return rounds.Player(place, until_done, copied, name)
 
 
 if __name__ == "__main__":
-    serve(f"torch {torch.__version__}", player)
+    rounds.serve(f"torch {torch.__version__}", player)
