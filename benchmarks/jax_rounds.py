@@ -34,7 +34,10 @@ from fl_sketch.transforms import local
 FORMS = (
     "plain", "engine", "count_sketch", "heaprix", "client_state", "private", "integers"
 )  # fmt: skip
-PRIVATE = ("private", "integers")
+GUARDS: dict[str, Callable] = {
+    "private": mechanism.distributed,
+    "integers": functools.partial(mechanism.integers, bits=16),
+}
 
 
 def loss_of(work: rounds.Workload) -> models.Loss:
@@ -97,7 +100,7 @@ def player(
 
         function = engine.make_round(method, fetch, mesh, chunk=chunk)
         key: Any = jax.random.key(0)
-        if form in PRIVATE:  # noise needs a key of this kind
+        if form in GUARDS:  # noise needs a key of this kind
             words = jnp.asarray(chacha.words_of(bytes(chacha.KEY_BYTES)))
             key = chacha.roots_with(0, words)
         ids = np.random.default_rng(0).permutation(work.cohort).astype(np.int32)
@@ -146,15 +149,10 @@ def algorithm(
     if form == "client_state":
         gain = shorter / (work.rate * work.steps)
         steps = local.tracked_steps(value, rate=work.rate, gain=gain)
-    sketched = Algorithm(steps, channel, optax.sgd(shorter))
-    if form not in PRIVATE:
-        return sketched
-    options: dict[str, Any] = {"denominator": work.cohort, "smallest": work.cohort}
-    make = mechanism.distributed
-    if form == "integers":
-        make, options = mechanism.integers, options | {"bits": 16}
-    guard = make(clipping.clip(1.0), noise_multiplier=1.0, **options)
-    return sketched._replace(mechanism=guard)
+    guard, size = None, {"denominator": work.cohort, "smallest": work.cohort}
+    if form in GUARDS:
+        guard = GUARDS[form](clipping.clip(1.0), noise_multiplier=1.0, **size)
+    return Algorithm(steps, channel, optax.sgd(shorter), mechanism=guard)
 
 
 def plain_round(

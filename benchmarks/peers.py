@@ -99,15 +99,12 @@ def rows(
         weights = pathlib.Path(folder) / "weights.npz"
         np.savez(weights, **jax_rounds.initial_weights(work))
         for peer in peers:
-            words = [sys.executable, "-m", "benchmarks.jax_rounds", f"--form={peer}"]
-            roots = [str(ROOT)]
-            if peer == "other":
-                words[-1], roots = "--form=engine", [other, *roots]
+            roots = [other, str(ROOT)] if peer == "other" else [str(ROOT)]
+            form = TORCH.get(peer, "engine" if peer == "other" else peer)
+            words = [sys.executable, "-m", "benchmarks.jax_rounds"]
             if peer in TORCH:
                 words = [python, "-m", "benchmarks.torch_rounds"]
-                words += [f"--form={TORCH[peer]}"]
-            words += [f"--workload={name}", f"--cohort={work.cohort}"]
-            words.append(f"--weights={weights}")
+            words += [name, form, str(work.cohort), str(weights)]
             alive[peer] = Peer(words, roots, folder, ends)
         alive = {peer: one for peer, one in alive.items() if one.ready}
         samples: dict[str, list[float]] = {peer: [] for peer in alive}

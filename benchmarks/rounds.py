@@ -11,7 +11,6 @@ to stderr. Not timed: examples are on the device when the first round begins, an
 rows of a round are drawn and sent there before its clock starts.
 """
 
-import argparse
 import contextlib
 import json
 import math
@@ -97,15 +96,12 @@ class Player(NamedTuple):
 
 
 def serve(version: str, build: Callable[[Workload, Weights, str], Player]) -> None:
-    """Plays the rounds of `build(workload, weights, form)` that are asked for."""
-    parser = argparse.ArgumentParser()
-    for name in ("workload", "form", "cohort", "weights"):
-        parser.add_argument(f"--{name}", required=True)
-    given = parser.parse_args()
-    work = WORKLOADS[given.workload]._replace(cohort=int(given.cohort))
+    """Plays the rounds of `build(workload, weights, form)` that argv asks for."""
+    workload, form, cohort, weights = sys.argv[1:]
+    work = WORKLOADS[workload]._replace(cohort=int(cohort))
     answers, done = sys.stdout, 0
-    with contextlib.redirect_stdout(sys.stderr), np.load(given.weights) as file:
-        player = build(work, dict(file), given.form)
+    with contextlib.redirect_stdout(sys.stderr), np.load(weights) as file:
+        player = build(work, dict(file), form)
 
         def seconds() -> float:
             nonlocal done
