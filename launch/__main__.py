@@ -10,10 +10,9 @@ GROUPS = {
     "Train": ("train", "network", "sweep", "compare", "plot"),
     "Use a trained model": ("predict", "generate"),
     "Privacy": ("calibrate", "audit", "release"),
-    "Plan and reproduce": ("plan", "compile", "reproduce"),
+    "Plan and reproduce": ("plan", "reproduce"),
     "Attack": ("attack",),
     "Study": ("scaling", "spectrum", "features"),
-    "Benchmark": ("benchmark",),
 }
 
 

@@ -10,11 +10,9 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from fl_sketch.core import files
-from fl_sketch.sweep import comparison
 
 RESULTS = pathlib.Path(__file__).parent.parent / "results"
 
@@ -36,6 +34,8 @@ class Reproduction(NamedTuple):
 def read(text: str) -> Reproduction:
     """Returns what the text of a README says."""
     title = text.splitlines()[0].removeprefix("# ")
+    if "```bash\n" not in text:
+        return Reproduction(title, "its command is gone", ())
     first, *lines = text.split("```bash\n")[1].split("```")[0].splitlines()
     joined = "\n".join(lines).replace("\\\n", " ")
     words = [tuple(shlex.split(line)) for line in joined.splitlines()]
@@ -48,21 +48,6 @@ def all_of(folder: pathlib.Path = RESULTS) -> dict[str, Reproduction]:
     """Returns what stands in every folder of results below `folder`, by its name."""
     places = sorted(folder.glob("*/README.md"))
     return {path.parent.name: read(path.read_text()) for path in places}
-
-
-def compared(
-    folder: pathlib.Path = RESULTS,
-) -> Iterator[tuple[pathlib.Path, comparison.Comparison]]:
-    """Yields the folder of each table of standings, and the comparison behind it."""
-    for name, one in all_of(folder).items():
-        for module, *words in one.commands:
-            if module != "launch.compare":
-                continue
-            given = dict(word.removeprefix("--").split("=", 1) for word in words)
-            inner = given["workdir"].removeprefix("WORKDIR").strip("/")
-            place = folder / name / inner
-            place = place if (place / "standings.csv").exists() else folder / name
-            yield place, comparison.load(str(folder.parent / given["config"]))
 
 
 def run(one: Reproduction, folder: str | os.PathLike, data: str) -> int:

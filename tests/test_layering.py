@@ -49,7 +49,8 @@ def imported(path):
             first, *rest = name.split(".")
             if first == "fl_sketch" and rest:
                 yield rest
-            assert first not in ("launch", "tests", "configs"), f"{path} looks up"
+            above = ("launch", "tests", "configs", "benchmarks", "experiments")
+            assert first not in above, f"{path} looks up"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -69,7 +70,7 @@ def test_every_layer_exists():
 
 
 def python_files():
-    for folder in ("fl_sketch", "launch", "configs", "tests"):
+    for folder in ("fl_sketch", "launch", "configs", "tests", "benchmarks"):
         yield from (ROOT / folder).rglob("*.py")
 
 

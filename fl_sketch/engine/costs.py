@@ -46,7 +46,6 @@ class Traffic(NamedTuple):
       counts: whether the server's step depends on the weight of all, or of the cohort.
       alone: whether the server's step depends on the server's own key.
       working: bytes that local work writes in one pass, which is about its peak memory.
-      operations: the multiplications and additions of the products in local work.
       coded: whether a message is not floats as they are, of which sums are made.
       uses: what local work does with the data.
       needed: for each leaf of the means, whether clients need it within the round.
@@ -61,7 +60,6 @@ class Traffic(NamedTuple):
     counts: bool
     alone: bool
     working: int
-    operations: float
     coded: bool
     uses: DataUses = DataUses()
     needed: Any = ()
@@ -196,7 +194,6 @@ def _with_work_traced(algorithm, start, batches) -> tuple[Algorithm, dict[str, A
     local = local._replace(run=played(program, work))
     return algorithm._replace(local=local), {
         "working": programs.bytes_written(program),
-        "operations": programs.operations(program),
         "uses": uses_of(program, arguments, work),
     }
 

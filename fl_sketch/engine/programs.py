@@ -71,39 +71,6 @@ def bytes_written(program: Any) -> int:
     return total
 
 
-def operations(program: Any) -> float:
-    """Returns the multiplications and additions of a program's products.
-
-    Those are products of matrices and convolutions, in a loop those of all its turns if
-    their number is known. Of branches, the longest counts.
-    """
-    total = 0.0
-    for equation in program.eqns:
-        inner = [operations(part) for part in _parts(equation) if _is_program(part)]
-        name, kinds = equation.primitive.name, equation.params
-        if inner:
-            turns = kinds.get("length", 1) if name == "scan" else 1
-            total += turns * (max(inner) if name == "cond" else sum(inner))
-        elif name in PRODUCTS:
-            made, factor = equation.outvars[0].aval, equation.invars[1].aval
-            total += 2.0 * math.prod(made.shape) * PRODUCTS[name](kinds, factor.shape)
-    return total
-
-
-def _contracted(kinds: dict[str, Any], right: tuple[int, ...]) -> int:
-    """Returns the length of the sums of a `dot_general` with this right factor."""
-    (_, axes), _ = kinds["dimension_numbers"]
-    return math.prod(right[axis] for axis in axes)
-
-
-def _under_kernel(kinds: dict[str, Any], kernel: tuple[int, ...]) -> int:
-    """Returns the length of the sums of a convolution with a kernel of this shape."""
-    return math.prod(kernel) // kernel[kinds["dimension_numbers"].rhs_spec[0]]
-
-
-PRODUCTS = {"dot_general": _contracted, "conv_general_dilated": _under_kernel}
-
-
 def _constants(program: Any) -> Iterator[Any]:
     """Yields the constants of a program and of all programs within, in their order."""
     if isinstance(program, core.ClosedJaxpr):

@@ -1,25 +1,26 @@
-"""A plan says what a run will cost, and says it before anything is compiled."""
+"""A plan says what a run will send, and says it before anything is compiled."""
 
 import re
 
 import pytest
 
 from fl_sketch.engine import graph as graphs
-from fl_sketch.experiments import plan
-from fl_sketch.run import run, task_of
+from fl_sketch.run import plan, run, task_of
 from fl_sketch.workdir.rows import sized
 from tests.run.configs import config_with, quiet, rows_of
 
-pytestmark = pytest.mark.slow
+MESSAGE = 4 * 32 + 4
+HEAVY = {"algorithm": "fedsketch", "sketch__query": "heaprix", "sketch__heavy": 10}
+ALONE = {"network__graph": "complete", "cohort__sampling": "everyone"}
 
 
 def lines(graph=None, **changes):
     config = config_with(**changes)
-    built = task_of(config)
     graph = graph and graphs.named(graph, config.data.clients)
-    return plan.lines(config, built, graph=graph)
+    return plan.lines(config, task_of(config), graph)
 
 
+@pytest.mark.slow
 def test_the_bytes_planned_are_the_bytes_sent():
     changes = {"rounds": 3, "download": "model"}
     (row,) = rows_of(eval_every=3, **changes)
@@ -29,22 +30,18 @@ def test_the_bytes_planned_are_the_bytes_sent():
     assert sent in lines(**changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [{"download": "messages"}, {"download": "model", "client__trains": "bias"}],
 )
-def test_first_downloads_are_in_the_forecast(changes, tmp_path):
+def test_first_downloads_are_planned(changes, tmp_path):
     run(config_with(rounds=1, data__public=True), tmp_path, say=quiet)
     changes |= {"rounds": 12, "model__init_from": str(tmp_path)}
     (row,) = rows_of(eval_every=12, **changes)
     text = "\n".join(lines(**changes))
     (found,) = re.findall(r"about ([\d.]+) MB down, first downloads included", text)
     assert float(found) == pytest.approx(row["bytes_down_total"] / 1e6, rel=0.1)
-
-
-MESSAGE = 4 * 32 + 4
-HEAVY = {"algorithm": "fedsketch", "sketch__query": "heaprix", "sketch__heavy": 10}
-ALONE = {"network__graph": "complete", "cohort__sampling": "everyone"}
 
 
 @pytest.mark.parametrize(
@@ -60,11 +57,11 @@ ALONE = {"network__graph": "complete", "cohort__sampling": "everyone"}
         ("ring", HEAVY, f"{20 * 20 * (4 * 32 + 4 * 10 + 2 * 4)} bytes in total"),
         (None, ALONE, "without a server: 190 edges"),
         ("ring", ALONE, "without a server: 20 edges"),  # the flag's
-        (None, {"algorithm": "ef21", "compressor__compression": 20.0},
-         "upload: .* bytes, 20.* times fewer than the model"),
+        (None, {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0,
+                "privacy__relation": "replace_one"}, "noise multiplier 1"),
     ],
 )  # fmt: skip
-def test_a_graph_shows_what_its_messages_cost(graph, changes, found):
+def test_a_plan_has_the_bytes_of_its_network_and_its_privacy(graph, changes, found):
     printed = lines(graph=graph, **changes)
     assert any(re.search(found, line) for line in printed)
     served = "network__graph" not in changes
