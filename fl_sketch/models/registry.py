@@ -57,7 +57,7 @@ MODELS = {
 # The shapes of SAFL's experiments, where they differ from the defaults.
 BASE = {"width": 768, "depth": 12, "heads": 12}
 SIZES: dict[str, dict[str, Mapping[str, Any]]] = {
-    "small": dict.fromkeys(MODELS, {}),
+    "small": {},
     "tiny": {"resnet": {"stages": (1, 1, 1)}},
     "paper": {
         "resnet": {"width": 64, "stages": (3, 4, 23, 3), "bottleneck": True},
@@ -81,17 +81,17 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
         ResNet of 8 layers, "paper", or "billion", of 1.3 billion parameters.
       **options: options of the model, but for those that the size decides.
     """
-    if plugins.named(name) or pretrained.named(name):
-        _require_size(name, size, size == "small")
-        if pretrained.named(name):
-            return huggingface.module(name, classes, **options)
-        return _from_file(name, classes, options)
-    validate.one_of((*MODELS, pretrained.SHAPE, plugins.SHAPE), model=name)
+    if not plugins.named(name) and not pretrained.named(name):
+        validate.one_of((*MODELS, pretrained.SHAPE, plugins.SHAPE), model=name)
     validate.one_of(tuple(SIZES), size=size)
-    _require_size(name, size, name in SIZES[size])
+    if size != "small" and name not in SIZES[size]:
+        msg = f"Expected size='small' for model {name!r}, got size={size!r}."
+        raise ValueError(msg)
     validate.at_least_one(classes=classes)
-    model, of_size = MODELS[name], SIZES[size][name]
-    legal = tuple(option for option in model.options if option not in of_size)
+    if plugins.named(name):
+        return _from_file(name, classes, options)
+    of_size = SIZES[size].get(name, {})
+    legal = tuple(option for option in options_of(name) if option not in of_size)
     for option in options:
         if option not in legal:
             has = ", ".join(legal) or "none"
@@ -99,13 +99,10 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
             msg = f"Expected options of model {name!r}{whose} to be among {has}, got "
             msg += f"{option}."
             raise ValueError(msg + validate.nearest(option, legal))
+    if pretrained.named(name):
+        return huggingface.module(name, classes, **options)
+    model = MODELS[name]
     return model.make(classes, **{**model.given, **of_size, **options})
-
-
-def _require_size(name: str, size: str, exists: bool) -> None:
-    if not exists:
-        msg = f"Expected size='small' for model {name!r}, got size={size!r}."
-        raise ValueError(msg)
 
 
 def _from_file(name: str, classes: int, options: dict[str, Any]) -> nn.Module:

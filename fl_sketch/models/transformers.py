@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from fl_sketch.core import validate
+from fl_sketch.models.classifiers import images
 
 PAD = 0  # the token after the end of a text, as in `data.tokenizer`
 READS = ("tokens", "patches", "causal")
@@ -144,18 +145,12 @@ def require_tokens(tokens: jax.Array, most: int | None = None) -> None:
         validate.at_most(most, "the positions of the model", length=tokens.shape[1])
 
 
-def _patches(images: jax.Array, patch: int) -> jax.Array:
+def _patches(inputs: jax.Array, patch: int) -> jax.Array:
     """Returns the pixels of each patch: [batch, patches, patch * patch * channels]."""
-    if images.ndim != 4 or images.shape[1] % patch or images.shape[2] % patch:
-        msg = (
-            "Expected images of shape (batch, height, width, channels), sides "
-            f"divisible by patch={patch}, got shape {images.shape}."
-        )
-        raise ValueError(msg)
-    if not jnp.issubdtype(images.dtype, jnp.floating):
-        msg = f"Expected inputs of a float type, got {images.dtype}."
-        raise TypeError(msg)
-    batch, height, width, channels = images.shape
+    batch, height, width, channels = images(inputs).shape
+    if height % patch or width % patch:
+        msg = f"Expected images with sides divisible by patch={patch}, got "
+        raise ValueError(msg + f"{height}x{width}.")
     rows, cols = height // patch, width // patch
-    tiles = images.reshape(batch, rows, patch, cols, patch, channels)
+    tiles = inputs.reshape(batch, rows, patch, cols, patch, channels)
     return tiles.swapaxes(2, 3).reshape(batch, rows * cols, patch * patch * channels)

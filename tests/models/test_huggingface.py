@@ -170,16 +170,12 @@ def test_a_damaged_folder_is_refused_in_one_line(tmp_path, name, content):
 
 
 @pytest.mark.parametrize(
-    ("options", "parts"),
-    [
-        ({"dropout": 1.0}, ["dropout=1.0"]),
-        ({"norm": "batch"}, ["'norm'", "dropout"]),
-        ({"size": "paper"}, ["size='paper'"]),
-    ],
+    ("options", "part"),
+    [({"dropout": 1.0}, "dropout=1.0"), ({"norm": "batch"}, "among dropout")],
 )
-def test_options_are_those_of_the_type(tmp_path, options, parts):
+def test_options_are_those_of_the_type(tmp_path, options, part):
     pretrained.bert(tmp_path)
-    with refused(*parts):
+    with refused(part):
         models.build(f"hf/{tmp_path}", 2, **options)
 
 

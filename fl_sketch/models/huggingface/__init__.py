@@ -53,12 +53,10 @@ def load(
       key: the key of new parameters; None: that of seed 0.
       **options: `dropout` of encoders.
     """
-    if classes:
-        validate.at_least_one(classes=classes)
-    read = pretrained.read(folder)
-    made, example = _module(read, classes, options), jnp.zeros((1, 1), jnp.int32)
+    source = pretrained.read(folder)
+    made, example = module(source, classes, **options), jnp.zeros((1, 1), jnp.int32)
     shapes = jax.eval_shape(made.init, jax.random.key(0), example)["params"]
-    found = find(read, shapes)
+    found = find(source, shapes)
 
     @jax.jit  # which makes no parameters but those returned
     def draw(key):
@@ -70,50 +68,30 @@ def load(
     return Pretrained(made, params, found.fresh, found.left_out)
 
 
-def module(folder: pretrained.Folder | str, classes: int, **options: Any) -> nn.Module:
-    """Returns the module of a folder; no arrays are read.
+def module(
+    folder: pretrained.Folder | str, classes: int = 0, **options: Any
+) -> nn.Module:
+    """Returns the module of a folder, or of hf/FOLDER; no arrays are read.
 
-    Args:
-      folder: the folder, or its name, as a path or as hf/FOLDER.
-      classes: as in `load`.
-      **options: as in `load`.
+    `classes` and `options` are those of `load`.
     """
-    validate.at_least_one(classes=classes)
-    if isinstance(folder, str):
-        folder = pretrained.read(folder)
-    return _module(folder, classes, options)
+    if classes:
+        validate.at_least_one(classes=classes)
+    folder = pretrained.read(folder) if isinstance(folder, str) else folder
+    return _type(folder).module(folder, classes, **options)
 
 
 def options_of(name: str) -> tuple[str, ...]:
     """Returns the options of the model in a folder."""
-    return _options(_type(pretrained.read(name)))
+    return tuple(inspect.signature(_type(pretrained.read(name)).module).parameters)[2:]
 
 
 def find(folder: pretrained.Folder, model: Tree, *, read: bool = True) -> Found:
-    """Returns the arrays of a folder that a model starts with.
+    """Returns the arrays of a folder that a model of these shapes starts with.
 
-    Args:
-      model: shapes of the model's arrays.
-      read: whether arrays are read; else there are names alone.
+    Without `read`, there are names alone.
     """
     return arrays.find(folder, _type(folder).names(folder), model, read=read)
-
-
-def _module(folder: pretrained.Folder, classes: int, options: dict) -> nn.Module:
-    own = _type(folder)
-    legal = _options(own)
-    for option in options:
-        if option not in legal:
-            has = f"only {', '.join(legal)}" if legal else "and no other"
-            msg = (
-                f"Model of type {folder.model_type!r} has no option {option!r}, {has}."
-            )
-            raise ValueError(msg + validate.nearest(option, legal))
-    return own.module(folder, classes, **options)
-
-
-def _options(own: ModuleType) -> tuple[str, ...]:
-    return tuple(inspect.signature(own.module).parameters)[2:]
 
 
 def _type(folder: pretrained.Folder) -> ModuleType:
