@@ -83,7 +83,7 @@ def module(folder: Folder, classes: int) -> nn.Module:
         "tie_word_embeddings": tied,
         "pad_token_id": padding(folder),
     }
-    return Llama(classes or config["vocab_size"], FrozenDict(config))
+    return Llama(classes or folder.count("vocab_size"), FrozenDict(config))
 
 
 def _theta(folder: Folder) -> float:
