@@ -62,13 +62,7 @@ class Loss(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A kind of loss.
-
-    Attributes:
-      each: `(outputs, targets) -> losses`, one for each target.
-      targets: the kind of the targets: `CLASSES`, `LABELS` or `NUMBERS`.
-      metrics: the names of the metrics by default.
-    """
+    """A loss for each target, what targets are, and the metrics by default."""
 
     each: Callable[[jax.Array, jax.Array], jax.Array]
     targets: str
@@ -100,14 +94,10 @@ KINDS: dict[str, Kind] = {
 def classification(model: nn.Module, **options: Any) -> Loss:
     """Returns the cross-entropy of a model's logits with integer labels.
 
-    With smoothing a and C classes the target of label y is (1 - a) e_y + a/C. The model
-    gives logits for labels of any shape: one for an example, or for each position of a
-    text. Weights may leave out trailing axes of that shape. A label outside of the
-    classes makes the loss NaN.
-
-    Args:
-      model: a flax module from inputs to logits.
-      **options: the options of `supervised`.
+    The options are those of `supervised`. With smoothing a and C classes the target of
+    label y is (1 - a) e_y + a/C. Labels may have any shape: one for an example, or for
+    each position of a text. Weights may leave out trailing axes of that shape. A label
+    outside of the classes makes the loss NaN.
     """
     return supervised(model, "cross_entropy", **options)
 

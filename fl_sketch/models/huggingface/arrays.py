@@ -49,17 +49,11 @@ class NameMap(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The arrays of a folder.
+    """The arrays of a folder."""
 
-    Attributes:
-      arrays: those of the module, by its names.
-      fresh: names of arrays of the module that are initialised anew.
-      left_out: names of arrays of the file that the module does not use.
-    """
-
-    arrays: Arrays
-    fresh: tuple[str, ...]
-    left_out: tuple[str, ...]
+    arrays: Arrays  # those of the module, by its names
+    fresh: tuple[str, ...]  # names in the module that are initialised anew
+    left_out: tuple[str, ...]  # names in the file that the module does not use
 
 
 def dense(hf_name: str, name: str, *, optional: bool = False) -> list[Entry]:
