@@ -65,11 +65,10 @@ def get_config() -> ConfigDict:
     config.model.dropout = 0.0
     config.model.norm = "group"  # of resnet; or batch, which has statistics
     config.model.kernels = "lecun_normal"  # initial kernels of cnn; or glorot_uniform
-    config.model.pool = "mean"  # of tokens, in hf/ encoders; or first: of [CLS]
-    # cross_entropy; binary: several labels; for numbers: squared, absolute, huber
+    # cross_entropy; binary: several labels; squared: numbers
     config.model.loss = "cross_entropy"
-    # metrics, such as f1,auc; the first is the score: accuracy, top5, f1, auc,
-    # perplexity; for numbers: mae, rmse, r2; empty: the default of the loss
+    # metrics, such as accuracy,perplexity; the first is the score; for numbers: rmse;
+    # empty: the default of the loss
     config.model.metrics = ""
     # initial weights: the folder of a run or a release, FILE.npz or FILE.safetensors
     config.model.init_from = ""

@@ -32,7 +32,6 @@ PLAIN = {
     "norm": "group",
     "width": 0,
     "kernels": "lecun_normal",
-    "pool": "mean",
 }
 
 

@@ -183,7 +183,7 @@ def simulate(
       look: `(params) -> {name: value}` for the rows; not jitted.
       per_client: `(params, example) -> {name: number}`. Rows then have the mean, the
         worst tenth and the median over clients of each client's mean. The worst are the
-        largest, but of accuracy, top5, f1, auc and r2 the smallest.
+        largest, but of accuracy the smallest.
       held_out: examples of the same clients on which `per_client` is computed; None:
         their training examples.
       on_row: a function that is called with every row.

@@ -253,7 +253,7 @@ class Setup:
             (1, *self.splits.train.inputs.shape[1:]), self.splits.train.inputs.dtype
         )
         params = self.loss(numbers).init(own, first)
-        params = params_io.placed(params, self.initial.value)
+        params = params_io.insert(params, self.initial.value)
         if not rows:
             on_host = self.bank == "host"
             rows = self.sampler.places if on_host else self.config.data.clients

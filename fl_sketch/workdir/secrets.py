@@ -30,7 +30,6 @@ DECIDING = {"compute.dtype": "float32", "compute.model_devices": 1}
 ADDED = {  # keys that older configs did not have, and their defaults
     "client.trains": "all",
     "data.partition_seed": -1,
-    "model.pool": "mean",
     "privacy.bits": 0,
     "privacy.granularity": 0.0,
 }

@@ -57,7 +57,7 @@ def test_a_tokenizers_own_length_and_filling_do_not_count(folder):
     (folder / "tokenizer.json").write_text(json.dumps(tokens))
     found = folder_tokenizer.read(folder)
     row = found.encode(["a good film"], 7).tolist()
-    assert row == [[CLS, A, GOOD, FILM, SEP, 7, 7]] and found.pad == 7
+    assert row == [[CLS, A, GOOD, FILM, SEP, PAD, PAD]] and found.pad == PAD
     assert found.decode([CLS, A, GOOD, SEP]) == "a good"
 
 
@@ -82,20 +82,13 @@ def test_every_token_of_a_speaker_but_the_first_is_a_target_once(tmp_path):
     assert found.test.targets.tolist() == [[FILM, end]]
 
 
-def test_the_padding_token_is_named_by_the_tokenizer_then_by_the_model(tmp_path):
-    def pad(name, special=None, **changes):
-        where = tmp_path / name
-        pretrained.llama(where, **changes)
-        if special:
-            (where / "tokenizer_config.json").write_text(json.dumps(special))
-        return folders.padding(folders.read(where))
+def test_the_padding_token_is_the_models_or_else_its_end_of_text(tmp_path):
+    def pad(**changes):
+        pretrained.llama(tmp_path, **changes)
+        return folders.padding(folders.read(tmp_path))
 
-    assert pad("none") == 2 and pad("list", eos_token_id=[3, 2]) == 3
-    assert pad("model", pad_token_id=5) == 5
-    assert pad("name", {"pad_token": "[PAD]"}, pad_token_id=5) == 0
-    assert pad("dictionary", {"pad_token": {"content": "[UNK]"}}) == 1
-    assert pad("unknown", {"pad_token": "other"}, pad_token_id=5) == 5
-    assert pad("none", pad_token_id=-1, eos_token_id=3) == 3
+    assert pad() == 2 and pad(eos_token_id=[3, 2]) == 3
+    assert pad(pad_token_id=5) == 5 and pad(pad_token_id=-1, eos_token_id=3) == 3
 
 
 def test_tokens_and_other_inputs_stay_as_they_are(folder):

@@ -322,7 +322,7 @@ def test_an_optimizer_that_skips_arrays_does_not_freeze_them_under_a_sketch():
 def large():
     """Returns the loss of a transformer whose weights are most of its memory."""
     options = {"vocabulary": 4000, "width": 128, "depth": 1, "heads": 4}
-    model = models.transformer(2, **options)
+    model = models.Transformer(2, **options)
     tokens = np.asarray(jax.random.randint(KEY, (64, 8), 1, 4000), np.int32)
     params = model.init(KEY, tokens[:1])["params"]
 
