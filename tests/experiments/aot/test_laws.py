@@ -7,7 +7,6 @@ from configs import accelerators
 from fl_sketch.experiments.aot import hlo, memory, placing, report, topology
 from fl_sketch.privacy import gaussian
 from fl_sketch.run import prepare
-from tests.data import fake_raw
 from tests.experiments.aot.problems import (
     METHODS,
     OF_METHODS,
@@ -181,13 +180,11 @@ def test_what_takes_less_is_a_key_that_may_be():
 
 
 @pytest.mark.slow
-def test_eight_chips_hold_an_eighth_of_a_billion_parameters_each(tmp_path, monkeypatch):
+def test_eight_chips_hold_an_eighth_of_a_billion_parameters_each(tmp_path):
     """The shape of results/accelerators, lowered: compiling it takes minutes."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "shakespeare").mkdir()
     lines = [f"Speaker {n % 9}:\n" + "To be, or not. " * 99 for n in range(99)]
     (tmp_path / "shakespeare" / "input.txt").write_text("\n\n".join(lines) + "\n")
-    fake_raw.sign(tmp_path)
     config, mesh = accelerators.get_config("billion"), topology.of_tpus("v5e:4x4", 8)
     lowered = placing.lower(prepare(config, str(tmp_path), mesh=mesh))
     assert dict(lowered.mesh.shape) == {"clients": 2, "model": 8}
