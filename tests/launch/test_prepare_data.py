@@ -102,7 +102,7 @@ class Other(tfds.core.GeneratorBasedBuilder):
 
     def _split_generators(self, dl_manager):
         del dl_manager
-        return {split: enumerate(self.examples) for split in ("train", "validation")}
+        return {split: enumerate(self.examples()) for split in ("train", "validation")}
 
     def _generate_examples(self):
         raise NotImplementedError
@@ -122,8 +122,13 @@ WORDS = {"text": tfds.features.Text(), "kind": LABEL}
 @pytest.mark.parametrize("texts", [False, True])
 def test_images_and_texts_of_tfds_are_read_without_tensorflow(tmp_path, texts):
     Other.features = WORDS | {"id": np.int64} if texts else FEATURES | {"id": np.int64}
-    values = [{"text": "to bé"} if texts else {"picture": picture(n)} for n in (7, 9)]
-    Other.examples = [one | {"kind": n, "id": n} for n, one in enumerate(values)]
+
+    def examples():
+        for label, shade in enumerate((7, 9)):
+            own = {"text": "to bé"} if texts else {"picture": picture(shade)}
+            yield own | {"kind": label, "id": label}
+
+    Other.examples = staticmethod(examples)
     Other(data_dir=tmp_path, file_format="array_record").download_and_prepare()
     folder = tmp_path / "other/2.1.0"
     done = prepared("tfds", folder, None, tmp_path / "made")
