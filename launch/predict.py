@@ -56,7 +56,7 @@ def inputs(trained):
         raise ValueError(msg)
     if TEXT.value is not None:
         return TEXT.value
-    file = pathlib.Path(FILE.value).expanduser()
+    file = pathlib.Path(str(FILE.value)).expanduser()
     if not file.is_file():
         msg = f"Expected file to name a file, got file={file}, which does not exist."
         raise FileNotFoundError(msg)

@@ -32,16 +32,16 @@ from launch import command
 FORM = flags.DEFINE_enum(
     "form", None, ["femnist", "next_words", "tfds"], "Form of the files."
 )
-TRAIN = flags.DEFINE_string("train", None, "Folder, or HDF5 file.")
-TEST = flags.DEFINE_string("test", None, "The same, with the test examples.")
-OUT = flags.DEFINE_string("out", None, "Folder to write, which is new.")
+TRAIN = flags.DEFINE_string("train", "", "Folder, or HDF5 file.")
+TEST = flags.DEFINE_string("test", "", "The same, with the test examples.")
+OUT = flags.DEFINE_string("out", "", "Folder to write, which is new.")
 USERS = flags.DEFINE_integer("users", 0, "Users to read, by name; 0 = all.", 0)
 WORDS = flags.DEFINE_integer("words", 10_000, "Size of the vocabulary.", 4)
 LENGTH = flags.DEFINE_integer("length", 20, "Tokens per sentence.", 1)
 VOCABULARY_FILE = flags.DEFINE_string(
     "vocabulary_file", None, "File with one word per line, instead of --words."
 )
-flags.mark_flags_as_required(["form", "train", "out"])
+flags.mark_flag_as_required("form")
 
 FEATURES = "tensorflow_datasets.core.features."  # modules of TFDS's own features
 
@@ -146,8 +146,8 @@ def tfds() -> dict[str, Any]:
     with untrusted_files.reading(folder, "to be as TFDS leaves it, as array_record"):
         for file in folder.rglob("features.json"):
             json.loads(file.read_text(), object_hook=check)
-        builder = read_only_builder.builder_from_directory(folder)
-        own = dict(builder.info.features)
+        builder: Any = read_only_builder.builder_from_directory(folder)
+        own = builder.info.features
         kinds = (features.Image, features.Text), (features.ClassLabel, features.Scalar)
         pair = builder.info.supervised_keys or [
             next(key for key, one in own.items() if isinstance(one, kind))
@@ -166,10 +166,12 @@ def tfds() -> dict[str, Any]:
 
 def main():
     """Reads --train and --test, and writes --out."""
-    if pathlib.Path(OUT.value).exists() or (FORM.value != "tfds" and not TEST.value):
-        msg = f"Expected --out to be a new folder, and --test, got --out={OUT.value}, "
-        raise ValueError(msg + f"--test={TEST.value}.")
-    arrays = {"femnist": femnist, "next_words": next_words, "tfds": tfds}[FORM.value]()
+    named = TRAIN.value and OUT.value and (TEST.value or FORM.value == "tfds")
+    if not named or pathlib.Path(OUT.value).exists():
+        msg = f"Expected --train, --test and a new folder --out, got {TRAIN.value!r}, "
+        raise ValueError(msg + f"{TEST.value!r} and {OUT.value!r}.")
+    makers = {"femnist": femnist, "next_words": next_words, "tfds": tfds}
+    arrays = makers[str(FORM.value)]()
     npz.write(OUT.value, arrays)
     examples, owners = len(arrays["train_targets"]), arrays.get(npz.OWNERS)
     clients = "" if owners is None else f" of {len(np.unique(owners))} clients"

@@ -62,10 +62,6 @@ def resident(examples: Any, partition: Partition, *, device=None) -> Resident:
     """Returns the data on a device, or laid out by a sharding.
 
     On CPUs they may share memory with the arrays, which must not be changed afterwards.
-
-    Raises:
-      TypeError: for text, which no device holds.
-      ValueError: for a partition of other examples, or of 2^31 indices or more.
     """
     check(examples, partition)
 

@@ -20,11 +20,7 @@ ALL = "all"
 
 
 def parsed(part: str) -> tuple[int, int] | None:
-    """Returns (2, 3) for "2/3", the second of three parts; None for "all".
-
-    Raises:
-      ValueError: in one line, for any other part.
-    """
+    """Returns (2, 3) for "2/3", the second of three parts; None for "all"."""
     if part == ALL:
         return None
     match = re.fullmatch(r"([1-9]\d{0,3})/([1-9]\d{0,3})", part)
@@ -46,10 +42,6 @@ def part(splits: Splits, text: str, classes: int = 0) -> Splits:
       text: the part, as `parsed` has it: of three the second has the middle third of
         the classes, in their order.
       classes: the declared number of classes of the whole data set; 0: none.
-
-    Raises:
-      ValueError: in one line, for data without classes, fewer classes than parts, or a
-        part without examples.
     """
     wanted = parsed(text)
     if wanted is None:

@@ -57,10 +57,6 @@ def clients(examples: Any, owners: Any) -> Clients:
         copied. Devices hold them with 32 bits: float64 is rounded to float32.
       owners: the owner of each row, integers or strings [n]: each distinct owner is a
         client, in sorted order. Or a `Partition`, such as `data.dirichlet` makes.
-
-    Raises:
-      TypeError, ValueError: in one line, for arrays that are no numbers, integers
-        beyond 32 bits, or owners that do not match the rows.
     """
     leaves, structure = jax.tree.flatten(examples)
     arrays = [

@@ -4,21 +4,11 @@
 >>> train.inputs.shape, test.inputs.shape
 ((1437, 8, 8, 1), (360, 8, 8, 1))
 
-====================  ====================================  =======  ==================
-name                  inputs                                classes  from
-====================  ====================================  =======  ==================
-digits                float32 [1437 + 360, 8, 8, 1]         10       scikit-learn
-mnist, fashion_mnist  uint8 [60000 + 10000, 28, 28, 1]      10       `raw`: idx files
-cifar10               uint8 [50000 + 10000, 32, 32, 3]      10       `raw`: the binary
-                                                                     archive
-sst2                  67349 + 1821 sentences                2        `raw`: tsv files
-shakespeare           5798 + 1299 speeches, by speaker      299      `raw`: a text file
-synthetic/N           uint8 [N + 10000, 4, 4, 1]            10       made up, for large
-                                                                     populations
-npz/FILE              arrays of your own                    any      `npz`: FILE.npz, or
-                                                                     a folder of npy
-FILE.py:NAME          the same, from your own function      any      any Python file
-====================  ====================================  =======  ==================
+- "digits": float32 [1437 + 360, 8, 8, 1] of scikit-learn;
+- "mnist", "fashion_mnist", "cifar10", "sst2", "shakespeare": public files, see `raw`;
+- "synthetic/N": uint8 [N + 10000, 4, 4, 1], made up, for large populations;
+- "npz/FILE": arrays of your own, see `npz`;
+- "FILE.py:NAME": the same, returned by a function of yours.
 """
 
 import gzip
@@ -56,16 +46,12 @@ def load(
     """Returns a data set by name.
 
     Args:
-      name: a name of the table above. FILE.py:NAME is a function without arguments
+      name: one of the above. FILE.py:NAME is a function without arguments
         that returns the arrays of an npz file by their names.
       data_dir: the folder of data sets; by default that of FL_SKETCH_DATA.
       targets: the kind of the targets, "classes", "labels" or "numbers"; only your own
         arrays may have other targets than classes.
       finite: whether training data of your own arrays must be finite.
-
-    Raises:
-      FileNotFoundError: for a missing folder or file, or an unknown name.
-      ValueError: for data of another kind.
     """
     if plugins.named(name):
         made = plugins.load(name)

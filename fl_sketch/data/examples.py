@@ -123,10 +123,6 @@ def with_classes(splits: Splits, classes: int) -> Splits:
     """Returns the data set with a declared number of classes; 0: the number found.
 
     A declared number is not learnt from the data.
-
-    Raises:
-      ValueError: if there are targets of more classes, or of numbers or labels which
-        are not as many.
     """
     if not classes:
         return splits

@@ -83,13 +83,7 @@ def of(record: Mapping[str, Any]) -> FolderTokenizer:
 
 
 def read(source: str) -> FolderTokenizer:
-    """Returns the tokenizer of a folder, given as a path or as hf/FOLDER.
-
-    Raises:
-      FileNotFoundError: for a folder without one.
-      ValueError: in one line, for one that cannot be read, or that has tokens without
-        an embedding.
-    """
+    """Returns the tokenizer of a folder, given as a path or as hf/FOLDER."""
     folder = pretrained.read(source)
     path = folder.path / pretrained.TOKENIZER
     if not path.is_file():

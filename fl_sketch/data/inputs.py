@@ -67,9 +67,6 @@ def parsed_scaling(text: str) -> Scaling:
 
     >>> parsed_scaling("0.5/0.25").deviation
     (0.25,)
-
-    Raises:
-      ValueError: in one line, for any other text.
     """
     try:
         mean, deviation = (

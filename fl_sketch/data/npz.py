@@ -64,10 +64,6 @@ def load(
       data_dir: the folder of FILE; None: that of FL_SKETCH_DATA.
       targets: the kind of the targets.
       finite: whether training data must be finite.
-
-    Raises:
-      FileNotFoundError: for a missing folder or file.
-      ValueError: for a file that is damaged or holds anything else.
     """
     data, file = raw.folder(data_dir), name.partition("/")[2]
     if data is None:
@@ -147,9 +143,6 @@ def checked(
       targets: the kind of the targets: `CLASSES`, `LABELS` or `NUMBERS`.
       finite: whether training data must be finite. Private runs do not require it: the
         client of an example that is not has no influence in its rounds.
-
-    Raises:
-      ValueError: in one line, for what is missing or wrong.
     """
     three = any(key in arrays for key in VALIDATION)
     for key in (*ARRAYS, *VALIDATION) if three else ARRAYS:

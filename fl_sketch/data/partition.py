@@ -8,18 +8,6 @@
 Every rule is one vectorised pass: a million clients take a second or two. The same
 seed gives the same partition everywhere: random integers are those of numpy's PCG64,
 and proportions are rounded to multiples of 2^-30 before they decide anything.
-
-====================  ==========================================================
-rule                  used by
-====================  ==========================================================
-`iid`                 the baseline
-`label_shards`        McMahan et al. 2017 with 2 shards, Das et al. 2022 with 5
-`classes_per_client`  FedSKETCH: 1 or 2 classes per device
-`dirichlet`           Yurochkin et al. 2019, Li et al. 2022
-`mixtures`            Hsu et al. 2019, Reddi et al. 2021, pfl-research's benchmarks
-`natural`             speakers, writers, users
-`power_law_sizes`     Li et al. 2020 (FedProx): few clients hold most examples
-====================  ==========================================================
 """
 
 from typing import Any, NamedTuple
@@ -73,11 +61,7 @@ class Partition(NamedTuple):
 
 
 def iid(examples: int, clients: int, *, sizes=None, seed: int) -> Partition:
-    """Shuffles the examples and splits them evenly, or gives `sizes[k]` to client k.
-
-    Raises:
-      ValueError: for more clients than examples, or sizes that do not fit.
-    """
+    """Shuffles the examples and splits them evenly, or gives `sizes[k]` to client k."""
     _require_counts(examples, clients)
     if sizes is None:
         sizes = np.diff(_even_cuts(examples, clients))
@@ -97,10 +81,9 @@ def label_shards(
 ) -> Partition:
     """Sorts by label, cuts into equal shards, gives each client the same number.
 
-    Examples of one label are shuffled first. A shard may straddle two labels.
+    McMahan et al. (2017) have 2 shards a client, and Das et al. (2022) have 5.
 
-    Raises:
-      ValueError: for more shards than examples.
+    Examples of one label are shuffled first. A shard may straddle two labels.
     """
     labels = _labels(labels, clients)
     shards = clients * shards_per_client
@@ -122,14 +105,10 @@ def label_shards(
 def classes_per_client(
     labels: np.ndarray, clients: int, classes: int, *, seed: int
 ) -> Partition:
-    """Gives every client the same number of classes, all different.
+    """Gives every client the same number of classes, all different, as FedSKETCH does.
 
     The classes are spread evenly, and each is divided evenly among its holders. If
     there are fewer holders than classes, some classes are left out.
-
-    Raises:
-      ValueError: for more classes than there are, or fewer examples of a class than
-        clients that hold it.
     """
     names, labels = np.unique(_labels(labels, clients), return_inverse=True)
     validate.at_most(len(names), "the number of labels", classes=classes)
@@ -162,9 +141,6 @@ def dirichlet(
     Small alpha: each class belongs to few clients; large alpha: evenly spread. No
     alpha is too small: proportions are drawn as logarithms, so none is NaN. A client
     without examples is given one by those who have most.
-
-    Raises:
-      ValueError: for more clients than examples.
     """
     names, labels = np.unique(_labels(labels, clients), return_inverse=True)
     random = np.random.default_rng(seed)
@@ -183,9 +159,6 @@ def mixtures(labels: np.ndarray, clients: int, alpha: float, *, seed: int) -> Pa
     A client's shares of the classes are drawn from Dirichlet(alpha), and the class of
     each of its examples is drawn from these shares. When a class runs out, the first
     clients get what is left of it, and the others draw again among the other classes.
-
-    Raises:
-      ValueError: for more clients than examples, or alpha that is not positive.
 
     Reference: Hsu et al. (2019), section 3.
     """
@@ -221,11 +194,7 @@ def natural(ids) -> Partition:
 def power_law_sizes(
     examples: int, clients: int, *, exponent: float, seed: int
 ) -> np.ndarray:
-    """Returns int64 [clients] >= 1 of sum `examples`, by rank^-exponent, shuffled.
-
-    Raises:
-      ValueError: for more clients than examples.
-    """
+    """Returns int64 [clients] >= 1 of sum `examples`, by rank^-exponent, shuffled."""
     _require_counts(examples, clients)
     validate.in_range(0, 1e300, exponent=exponent)
     weights = np.arange(1, clients + 1, dtype=np.float64) ** -float(exponent)

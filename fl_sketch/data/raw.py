@@ -28,11 +28,7 @@ THINGS = "airplane automobile bird cat deer dog frog horse ship truck"
 
 
 def folder(data_dir: str | os.PathLike | None) -> pathlib.Path | None:
-    """Returns the folder `data_dir`, or without one that of FL_SKETCH_DATA, else None.
-
-    Raises:
-      FileNotFoundError: if there is no such folder.
-    """
+    """Returns the folder `data_dir`, or that of FL_SKETCH_DATA; None: neither."""
     chosen = data_dir or os.environ.get(VARIABLE)
     if not chosen:
         return None

@@ -21,9 +21,6 @@ def form(wanted: str, examples: Any, mesh: jax.sharding.Mesh, batches: str) -> s
       examples: a tree of arrays.
       mesh: the devices.
       batches: one of `batches.KINDS`; only fresh ones are streamed.
-
-    Raises:
-      ValueError: if only streaming is possible, and the batches are not fresh.
     """
     validate.one_of(("auto", *FORMS), data=wanted)
     if wanted == "streamed" and batches != "fresh":

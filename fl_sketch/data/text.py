@@ -40,10 +40,6 @@ def encoded(
       vocabulary_file: path of a file with a word in each line; "characters": the 96
         printable ones of ASCII, line ends included; empty: made from the training
         texts.
-
-    Raises:
-      FileNotFoundError, ValueError: in one line, for a vocabulary that is not there,
-        has a word twice, or does not fit.
     """
     if splits.train.inputs.dtype == np.int32:
         _require_tokens(splits, most)
@@ -84,10 +80,6 @@ def encoded_by_folder(splits: Splits, source: str, *, length: int) -> Splits:
       splits: a data set of images, tokens, or texts in arrays of objects.
       source: the folder, as a path or as hf/FOLDER.
       length: the number of tokens of an example.
-
-    Raises:
-      FileNotFoundError, ValueError: in one line, for a folder without a tokenizer that
-        fits its model, or for tokens that the model does not have.
     """
     if splits.train.inputs.dtype == np.int32:
         _require_tokens(splits, pretrained.read(source).count("vocab_size"))
@@ -122,9 +114,6 @@ def read_vocabulary(
     Args:
       path: path of the file.
       name: the option that named it, for errors.
-
-    Raises:
-      FileNotFoundError, ValueError: in one line, for any other file.
     """
     if not os.path.isfile(path):
         msg = f"Expected {name} to name a file, got {name}={path}."

@@ -56,11 +56,7 @@ class Tokenizer(Protocol):
         ...
 
     def tokens(self, text: str) -> np.ndarray:
-        """Returns all tokens of a text, int32, without those that begin and end one.
-
-        Raises:
-          ValueError: in one line, for characters that no model was trained on.
-        """
+        """Returns all tokens of a text, int32, without those that begin and end one."""
         ...
 
     def decode(self, tokens: Iterable[int]) -> str:
@@ -85,25 +81,14 @@ class Table(NamedTuple):
     units: tuple[str, ...]
     found: bool = False
 
+    pad = PAD
+    begin = (START,)
+    special = range(SPECIAL)
+
     @property
     def size(self) -> int:
         """The number of tokens, with the special ones."""
         return SPECIAL + len(self.units)
-
-    @property
-    def pad(self) -> int:
-        """The token after the end of a text."""
-        return PAD
-
-    @property
-    def begin(self) -> tuple[int, ...]:
-        """The token that begins every text."""
-        return (START,)
-
-    @property
-    def special(self) -> Collection[int]:
-        """The tokens that are no part of a text."""
-        return range(SPECIAL)
 
     def encode(self, texts: Iterable[str], length: int) -> np.ndarray:
         """Returns int32 [texts, length]: `START`, the units, and `PAD` behind them."""
@@ -138,11 +123,7 @@ class Table(NamedTuple):
 
 
 def of(record: Mapping[str, Any]) -> Tokenizer:
-    """Returns the tokenizer whose `to_json` a `record` is.
-
-    Raises:
-      KeyError, TypeError, ValueError: for any other record.
-    """
+    """Returns the tokenizer whose `to_json` a `record` is."""
     if record["kind"] == folder_tokenizer.KIND:
         return folder_tokenizer.of(record)
     units = tuple(record["units"])
