@@ -28,7 +28,8 @@ def get_config() -> ConfigDict:
 
     config.data = ConfigDict()
     # digits, mnist, fashion_mnist, cifar10, sst2, shakespeare; synthetic/N: N generated
-    # examples; npz/FILE: your arrays; FILE.py:NAME; or a set that TFDS has prepared
+    # examples; npz/FILE: your arrays in FILE.npz, or in a folder FILE of npy files; or
+    # FILE.py:NAME
     config.data.name = "digits"
     # 1/2 or 2/2: the first or the second half of its classes, or of its speakers
     config.data.part = "all"

@@ -6,7 +6,7 @@ import pathlib
 from launch import streams
 
 GROUPS = {
-    "Start": ("quickstart", "prepare_data", "import_data"),
+    "Start": ("quickstart", "prepare_data"),
     "Train": ("train", "network", "sweep", "compare", "plot"),
     "Use a trained model": ("predict", "generate"),
     "Privacy": ("calibrate", "audit", "release"),

@@ -26,7 +26,14 @@ from fl_sketch.core.keys import require_key, roots_of
 from fl_sketch.core.protocols import Algorithm, Key, Roots, Server, Tree
 from fl_sketch.data import Clients
 from fl_sketch.data.batches import fetching
-from fl_sketch.engine import checks, ledger, own_columns, progress_bar, resumable
+from fl_sketch.engine import (
+    checks,
+    ledger,
+    own_columns,
+    progress_bar,
+    resumable,
+    sealing,
+)
 from fl_sketch.engine.client_metrics import PerExample
 from fl_sketch.engine.clients import Client
 from fl_sketch.engine.cohort import Sampler
@@ -278,7 +285,7 @@ def _in_folder(
             resumable.complete(folder, task, done["rounds"])
             progress, rows = resumable.ended(folder, task, done["rounds"])
         else:
-            task = resumable.with_secret(folder, task)
+            task = sealing.with_secret(folder, task)
             progress = resumable.resumed(folder, task, _warned)
             progress, seconds = _played(task, progress, folder, told, bar)
             rows = folder.rows
@@ -298,7 +305,7 @@ def _played(
 ) -> tuple[Progress, float]:
     """Plays a run to its end; returns the seconds of compiling as well."""
     with progress_bar.shown(task.last, progress.done, shown=bar) as move:
-        seal = resumable.sealing(folder, task)
+        seal = sealing.roots_by_program(folder, task)
         compiled = task.compile(task.roots(task.secret), seal)
         resumable.restore(folder, task, progress)
         progress = resumable.play_on(

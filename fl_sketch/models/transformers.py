@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 
 from fl_sketch.core import validate
+from fl_sketch.core.tokens import PAD
 from fl_sketch.models.classifiers import images
 
-PAD = 0  # the token after the end of a text, as in `data.tokenizer`
 READS = ("tokens", "patches", "causal")
 WIDENING = 4  # of the hidden layer of a block
 SPREAD = nn.initializers.normal(0.02)  # of embeddings

@@ -273,7 +273,7 @@ def _tokens(setup: Setup) -> dict[str, Any]:
         "length": shape[-1] if shape else data.length,
         "vocabulary": size,
         "vocabulary_file": data.vocabulary_file,
-        **({"tokenizer": tokenizer.described()} if tokenizer else {}),
+        **({"tokenizer": tokenizer.to_json()} if tokenizer else {}),
     }
 
 

@@ -161,22 +161,12 @@ def test_the_cost_of_a_batch_does_not_depend_on_the_population(replacement):
     assert cost(1_000_000) == cost(1000)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "words"),
-    [
-        (lambda shares: batches.resident(
-            Examples(np.array(["to", "be"], object), np.arange(2)), shares),
-         TypeError, "strings"),
-        (lambda shares: batches.resident(numbers(9), shares), ValueError, "index 9"),
-        (lambda _: places(0, 0, 3, steps=1, batch=1), TypeError, "typed key"),
-        (lambda _: places(KEY, 0, 3, steps=0, batch=1), ValueError, "steps=0"),
-        (lambda _: places(KEY, 0, 3, steps=1, batch=2.5), TypeError, "batch=2.5"),
-        (lambda _: batches.fetching("new", steps=1, batch=1), ValueError, "'new'"),
-    ],
-)  # fmt: skip
-def test_bad_input_gets_one_line(call, error, words):
-    with refused(match=words, error=error):
-        call(partition.iid(10, 2, seed=0))
+def test_what_cannot_be_drawn_from_is_refused():
+    texts = Examples(np.array(["to", "be"], object), np.arange(2))
+    with refused("strings", error=TypeError):
+        batches.resident(texts, partition.iid(10, 2, seed=0))
+    with refused("index 9"):
+        batches.resident(numbers(9), partition.iid(10, 2, seed=0))
 
 
 def shifted(shape, dtype):

@@ -1,7 +1,6 @@
 """Texts become the tokens of a pretrained model's folder, and are filled up."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from fl_sketch.core import pretrained as folders
 from fl_sketch.data import folder_tokenizer, text, tokenizer
 from fl_sketch.data.examples import Examples
 from tests import pretrained
-from tests.data.test_text import PLAY, SENTENCES, splits
+from tests.data.test_text import SENTENCES, splits
 from tests.refusals import refused
 
 PAD, UNKNOWN, CLS, SEP, A, BAD, FILM, FUN, GOOD, WAS = range(10)
@@ -63,7 +62,7 @@ def test_a_tokenizers_own_length_and_filling_do_not_count(folder):
 
 def test_a_tokenizer_is_made_again_from_its_description(folder):
     own = folder_tokenizer.read(folder)
-    again = tokenizer.of(json.loads(json.dumps(own.described())))
+    again = tokenizer.of(json.loads(json.dumps(own.to_json())))
     texts = ["a good film", "was it fun ?"]
     assert (again.size, again.pad) == (own.size, own.pad) == (20, PAD)
     assert np.array_equal(again.encode(texts, 5), own.encode(texts, 5))
@@ -101,31 +100,14 @@ def test_tokens_and_other_inputs_stay_as_they_are(folder):
         text.encoded_by_folder(more, f"hf/{folder}", length=6)
 
 
-WORDS = [f"word{number}" for number in range(20)]
-
-
-@pytest.mark.parametrize(
-    ("tokens", "length", "parts"),
-    [
-        (pretrained.tokenizer(words=(*pretrained.WORDS, *WORDS)), 5, ["size=20", "30"]),
-        (pretrained.tokenizer(), 2, ["length > 2", "length=2"]),
-        (pretrained.tokenizer(), 0, ["length=0"]),
-        (pretrained.tokenizer() | {"model": {"type": "None"}}, 5, ["tokenizer.json"]),
-    ],
-)
-def test_a_tokenizer_that_does_not_fit_is_one_line(tmp_path, tokens, length, parts):
-    pretrained.bert(tmp_path, tokens=tokens)
-    with refused(*parts):
-        text.encoded_by_folder(SENTENCES, f"hf/{tmp_path}", length=length)
-
-
-def test_a_folder_without_a_tokenizer_is_one_line(folder):
+def test_a_tokenizer_that_does_not_fit_is_one_line(folder):
+    with refused("length > 2", "length=2"):
+        text.encoded_by_folder(SENTENCES, f"hf/{folder}", length=2)
+    more = [f"word{number}" for number in range(20)]
+    many = pretrained.tokenizer(words=(*pretrained.WORDS, *more))
+    (folder / "tokenizer.json").write_text(json.dumps(many))
+    with refused("size=20", "30"):
+        text.encoded_by_folder(SENTENCES, f"hf/{folder}", length=5)
     (folder / "tokenizer.json").unlink()
     with refused("tokenizer.json", str(folder), error=FileNotFoundError):
-        text.encoded_by_folder(PLAY, f"hf/{folder}", length=6)
-
-
-def test_a_missing_package_is_named(folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with refused("pip install tokenizers"):
-        folder_tokenizer.read(folder)
+        text.encoded_by_folder(SENTENCES, f"hf/{folder}", length=6)

@@ -179,18 +179,18 @@ def test_a_decoder_goes_on_with_a_text_of_its_own_words(place, tmp_path):
     changes = of(place, "llama", data__classes=20)
     ran(tmp_path / "run", str(tmp_path), **changes)
     about = read_json(tmp_path / "run/params.json")
-    about["inputs"]["tokenizer"] = found.tokenizer.described()
+    about["inputs"]["tokenizer"] = found.tokenizer.to_json()
     (tmp_path / "run/params.json").write_text(json.dumps(about))
     trained = load_trained(tmp_path / "run")
     words = generate(trained, "a bad", tokens=7).split()
     assert words[:2] == ["a", "bad"] and len(words) == 9
     assert not any(word.startswith("[") for word in words)
     # What is drawn first follows the text as the model has it.
-    ids = found.tokenizer.running("a bad")
+    ids = found.tokenizer.tokens("a bad")
     logits = np.array(trained.apply(trained.variables, np.resize(ids, (1, 2))))[0, -1]
     logits[[0, 1, 2, 3, *range(10, 20)]] = -np.inf  # special ones, and no words
     first = generate(trained, "a bad", tokens=1, temperature=0).split()[2]
-    assert found.tokenizer.running(first).tolist() == [logits.argmax()]
+    assert found.tokenizer.tokens(first).tolist() == [logits.argmax()]
     with refused("one token at least"):
         generate(trained, "")
 

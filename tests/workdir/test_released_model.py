@@ -127,7 +127,7 @@ def test_a_vocabulary_leaves_the_folder_unless_private_texts_decided_it(one, tmp
     for found in (False, True):
         folder, out = tmp_path / f"run{found}", tmp_path / f"out{found}"
         shutil.copytree(one.folder, folder)
-        record = table._replace(found=found).described()
+        record = table._replace(found=found).to_json()
         own = with_inputs(about, dtype="int32", tokenizer=record, **texts)
         (folder / origin.SIDECAR).write_text(json.dumps(own))
         if found:
