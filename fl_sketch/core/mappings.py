@@ -11,13 +11,13 @@ def flat(config: Any) -> dict[str, Any]:
     >>> flat({"rounds": 9, "client": {"rate": 0.1}})
     {'rounds': 9, 'client.rate': 0.1}
     """
-    found = {}
+    values = {}
     for name, value in config.items():
         if hasattr(value, "items"):
-            found |= {f"{name}.{key}": inner for key, inner in flat(value).items()}
+            values |= {f"{name}.{key}": inner for key, inner in flat(value).items()}
         else:
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 def for_json(value: Any) -> Any:

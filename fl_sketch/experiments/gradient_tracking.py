@@ -139,7 +139,9 @@ def _variants(
     yield "SCAFFOLD", "", made(algorithms.scaffold, steps=steps), {"its own": 0.0}
     yield "FedGATE", "", made(algorithms.fedgate, gained=True), gains
     for query, channel in itertools.product(("median", "mean"), ("privix", "heaprix")):
-        op = sketch.count_sketch(cols, rows, query=query)
+        op = sketch.count_sketch(cols, rows)
+        if query == "mean":
+            op = op._replace(estimate=op.transpose)
         plain = made(algorithms.fedsketch, sketch=op, query=channel)
         yield f"FedSKETCH {channel}", query, plain, {"": 0.0}
         gate = algorithms.fedsketchgate

@@ -27,8 +27,6 @@ LARGEST_DENSE = 4 * 10**9
 OPERATORS: dict[str, Callable[[int], Sketch]] = {
     "count_sketch": sketch.count_sketch,
     "count_sketch x5": lambda b: sketch.count_sketch(b, rows=5),
-    "count_sketch independent": lambda b: sketch.count_sketch(b, hash="independent"),
-    "count_sketch polynomial": lambda b: sketch.count_sketch(b, signs="polynomial"),
     "sparse_embedding 4": lambda b: sketch.sparse_embedding(b, 4),
     "srht": sketch.srht,
     "uniform_sampling": sketch.uniform_sampling,
