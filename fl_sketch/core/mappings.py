@@ -21,11 +21,7 @@ def flat(config: Any) -> dict[str, Any]:
 
 
 def for_json(value: Any) -> Any:
-    """Returns `value` with null instead of each float that is not finite.
-
-    >>> for_json({"loss": math.nan, "sizes": (1, 2.5)})
-    {'loss': None, 'sizes': [1, 2.5]}
-    """
+    """Returns `value` with null instead of each float that is not finite."""
     if isinstance(value, Mapping):
         return {key: for_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

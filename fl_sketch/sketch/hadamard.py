@@ -1,9 +1,4 @@
-"""The subsampled randomised Hadamard transform.
-
->>> import jax, jax.numpy as jnp
->>> walsh_hadamard(jnp.array([1.0, 0.0, 0.0, 1.0]))
-Array([2., 0., 0., 2.], dtype=float32)
-"""
+"""The subsampled randomised Hadamard transform."""
 
 import functools
 import math

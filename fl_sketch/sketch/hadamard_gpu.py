@@ -92,11 +92,12 @@ def _first(mixing: Mixing, seeds, x, *, signed: bool) -> jax.Array:
             block = flip(block, mask)
         factor = factor_ref[...]
         for left in (False, True):
-            pieces = _pieces(block)
-            products = [
-                triton.dot(factor, piece) if left else triton.dot(piece, factor)
-                for piece in pieces
-            ]
+            products, rest = [], block
+            for _ in range(3):
+                piece = rest.astype(jnp.bfloat16)
+                pair = (factor, piece) if left else (piece, factor)
+                products.append(triton.dot(*pair))
+                rest = rest - piece.astype(jnp.float32)
             block = functools.reduce(jnp.add, products)
         triton.store(out_ref.at[index], block)
 
@@ -111,16 +112,6 @@ def matrix(n: int) -> np.ndarray:
     from scipy import linalg  # takes a tenth of a second to import
 
     return linalg.hadamard(n).astype(np.float32)
-
-
-def _pieces(x: jax.Array) -> list[jax.Array]:
-    """Returns three arrays of bfloat16 whose sum is `x`, float32."""
-    pieces = []
-    for _ in range(3):
-        piece = x.astype(jnp.bfloat16)
-        pieces.append(piece)
-        x = x - piece.astype(jnp.float32)
-    return pieces
 
 
 def _rest(mixing: Mixing, seeds, x, *, signed: bool) -> jax.Array:

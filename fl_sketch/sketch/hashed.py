@@ -11,16 +11,6 @@ Two coordinates of different tiles share a bucket with a probability of at most 
 a tile buckets depend on each other, h(j) = h(i) + j - i, so this is not the pairwise
 independent hash of Song et al., Definition D.5. The errors below only need independent
 signs and the probability that two coordinates meet.
-
->>> import jax, jax.numpy as jnp
->>> from fl_sketch import sketch
->>> op, key = sketch.count_sketch(cols=40, rows=5), jax.random.key(0)
->>> spike = jnp.zeros(1000).at[77].set(3.0)
->>> message = op.apply(key, spike)
->>> message.shape, op.size()
-((5, 40), 200)
->>> float(op.estimate(key, message, 1000)[77].round(4))
-3.0
 """
 
 import functools

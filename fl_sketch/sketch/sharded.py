@@ -39,9 +39,6 @@ def sharded(op: Sketch, parts: int, axis: str = trees.MODEL) -> Sketch:
 
     Returns:
       A Sketch of pytrees, whose messages are shaped as those of `op`.
-
-    Raises:
-      ValueError: for an operator with a fixed key, the same map for all parts.
     """
     validate.at_least_one(parts=parts)
     if op.fixed_key:
