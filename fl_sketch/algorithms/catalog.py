@@ -282,7 +282,7 @@ def build_sketch(
     return op if operator == "identity" else LAYOUTS[layout](op)
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=1)  # a matrix may be large
 def _stored(operator: str, b: int, rows: int) -> Sketch:
     """Returns an operator with its matrix, one for all programs.
 

@@ -22,11 +22,7 @@ def user_cache() -> pathlib.Path:
 def writable_folder(path: str | os.PathLike, name: str = "workdir") -> pathlib.Path:
     """Returns a folder for new files, created with its parents if necessary.
 
-    Args:
-      name: the option that names it, for the error message.
-
-    Raises:
-      ValueError: in one line, unless files can be written there.
+    Raises a ValueError, with the option's `name`, unless files can be written there.
     """
     if not str(path):
         msg = f"Expected {name} to name a folder, got {name}=''."
@@ -43,12 +39,9 @@ def writable_folder(path: str | os.PathLike, name: str = "workdir") -> pathlib.P
 
 
 def writable_file(path: str | os.PathLike, name: str = "out") -> pathlib.Path:
-    """Returns the path of a file that can be written; nothing is written yet.
+    """Returns the path of a file that can be written, or raises as `writable_folder`.
 
-    The arguments are those of `writable_folder`. The file may exist.
-
-    Raises:
-      ValueError: in one line, unless its folder exists and is writable.
+    Its folder must exist. Nothing is written yet.
     """
     file = pathlib.Path(path)
     if not str(path) or file.is_dir() or not file.parent.is_dir():
@@ -59,32 +52,21 @@ def writable_file(path: str | os.PathLike, name: str = "out") -> pathlib.Path:
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+def replacing(
+    path: str | os.PathLike, partial: pathlib.Path | None = None, mode: int = 0o666
+) -> Iterator[pathlib.Path]:
     """Yields a path to write to, which replaces `path` on success.
 
-    The file gets its name after it is on the disk, so it survives a power failure.
-
-    Raises:
-      OSError: with the name of the file, also where the disk is full.
+    The file gets its name after it is on the disk, so it survives a power failure. An
+    OSError has the name of the file, also where the disk is full.
     """
     path = pathlib.Path(path)
-    partial = path.with_name(f".{path.name}.partial")
-    with _by_way_of(partial, path):
-        os.close(unlinked(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-        yield partial
-        flush(partial)
-
-
-@contextlib.contextmanager
-def _by_way_of(partial: pathlib.Path, path: pathlib.Path) -> Iterator[None]:
-    """Renames a complete file to its name, or removes an incomplete one.
-
-    Raises:
-      OSError: with the name of the file, also where the disk is full.
-    """
+    partial = partial or path.with_name(f".{path.name}.partial")
     try:
         partial.unlink(missing_ok=True)  # of a killed process, or a planted link
-        yield
+        os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+        yield partial
+        flush(partial)
         os.replace(partial, path)
         flush(path.parent)
     except BaseException as error:
@@ -101,15 +83,8 @@ def unlinked(path: str | os.PathLike, flags: int) -> int:
 
 def write_private(path: pathlib.Path, content: bytes, partial: pathlib.Path) -> None:
     """Writes a file that only its owner can read, through the file `partial`."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    with _by_way_of(partial, path):
-        handle = os.open(partial, flags, 0o600)
-        try:
-            while content:
-                content = content[os.write(handle, content) :]
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    with replacing(path, partial, mode=0o600) as file:
+        file.write_bytes(content)
 
 
 def flush(path: str | os.PathLike) -> None:

@@ -1,14 +1,11 @@
 """Hash functions: signs, uniform words and keyed permutations, all from one key.
 
 All randomness of an operator comes from a few threefry words drawn from the key. A
-32-bit integer mixer replaces the hash family: it takes about 0.04 ns per coordinate on
-a CPU core, and threefry takes 3 ns. For proofs that need an exactly 4-wise independent
-family there is the cubic polynomial of the definition.
+32-bit integer mixer takes the place of a hash family. It takes about 0.04 ns per
+coordinate on a CPU core, and threefry 3 ns.
 """
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,19 +16,9 @@ from fl_sketch.core.platforms import by_platform
 from fl_sketch.core.protocols import Key
 
 TOP_BIT = 0x80000000
-MERSENNE = 0x7FFFFFFF  # the prime 2^31 - 1
-
-
-class Signs(NamedTuple):
-    """A family of random signs, one for each coordinate and row.
-
-    Attributes:
-      seeds: `(key, rows) -> array`, the words that select members of the family.
-      mask: `(seeds, index, row) -> uint32`, the sign in the top bit, else zeros.
-    """
-
-    seeds: Callable[[Key, int], jax.Array]
-    mask: Callable[[jax.Array, jax.Array, int], jax.Array]
+ONE = np.uint32(0x3F800000)  # the bits of 1.0
+SHUFFLED_UP_TO = 4096
+FEISTEL_ROUNDS = 6  # pairs of images pass chi-square tests from 4 on; 3 fail
 
 
 def mix(word: jax.Array) -> jax.Array:
@@ -53,62 +40,19 @@ def _mixed(word: jax.Array) -> jax.Array:
     return word ^ (word >> 16)
 
 
-def mixer_signs() -> Signs:
-    """Signs from the bits of `mix(index ^ seed)`: 32 rows share one mixed word."""
-
-    def seeds(key, rows):
-        # The first step of `mix` takes index and seed apart, so that is done here.
-        return _spread(jax.random.bits(key, (-(-rows // 32),), jnp.uint32))
-
-    def mask(seeds, index, row):
-        word = _mixed(_spread(index) ^ seeds[row // 32])
-        return (word << (row % 32)) & jnp.uint32(TOP_BIT)
-
-    return Signs(seeds, mask)
+def sign_seeds(key: Key, rows: int) -> jax.Array:
+    """Returns the words that choose the random signs of every row of an operator."""
+    # The first step of `mix` takes index and seed apart, so that is done here.
+    return _spread(jax.random.bits(key, (-(-rows // 32),), jnp.uint32))
 
 
-def polynomial_signs() -> Signs:
-    """Signs from a random cubic over the field of 2^31 - 1 elements.
+def sign_mask(seeds: jax.Array, index: jax.Array, row: int) -> jax.Array:
+    """Returns signs of the coordinates `index` (uint32) in a row, as `flip` takes them.
 
-    Its values at four distinct points are independent and uniform (Definition D.1
-    with k = 4); the sign is their lowest bit, whose bias is below 2^-31.
+    They are bits of `mix(index ^ seed)`: 32 rows share one mixed word.
     """
-
-    def seeds(key, rows):
-        return _fold(jax.random.bits(key, (rows, 4), jnp.uint32))
-
-    def mask(seeds, index, row):
-        value = jnp.zeros_like(index)
-        for coefficient in seeds[row]:  # Horner's rule
-            value = _fold(_times(value, index) + coefficient)
-        return value << 31
-
-    return Signs(seeds, mask)
-
-
-def _fold(value: jax.Array) -> jax.Array:
-    """Returns a uint32 modulo 2^31 - 1, using 2^31 = 1."""
-    value = (value & MERSENNE) + (value >> 31)
-    return jnp.minimum(value, value - MERSENNE)  # which wraps around below it
-
-
-def _times(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Returns a * b modulo 2^31 - 1 for a, b < 2^31 - 1, in 32-bit arithmetic.
-
-    With a = a1 2^16 + a0 and the same for b,
-    a b = a1 b1 2^32 + (a1 b0 + a0 b1) 2^16 + a0 b0, where 2^32 = 2 and, for
-    m = m1 2^15 + m0, m 2^16 = m1 2^31 + m0 2^16 = m1 + m0 2^16. Nothing overflows:
-    a1, b1 < 2^15 and a0, b0 < 2^16.
-    """
-    a1, a0, b1, b0 = a >> 16, a & 0xFFFF, b >> 16, b & 0xFFFF
-    middle = a1 * b0 + a0 * b1
-    middle = _fold((middle >> 15) + ((middle & 0x7FFF) << 16))
-    return _fold(_fold(a1 * b1 * 2 + middle) + _fold(a0 * b0))
-
-
-ONE = np.uint32(0x3F800000)  # the bits of 1.0
-
-SIGNS = {"mixer": mixer_signs, "polynomial": polynomial_signs}
+    word = _mixed(_spread(index) ^ seeds[row // 32])
+    return (word << (row % 32)) & jnp.uint32(TOP_BIT)
 
 
 def flip(x: jax.Array, mask: jax.Array) -> jax.Array:
@@ -171,7 +115,3 @@ def sample_without_replacement(key: Key, count: int, d: int) -> jax.Array:
     # If none is outside, a GPU need not wait to be told so.
     known = (lambda values: values) if side * side == d else None
     return by_platform(start, default=walked, cuda=known).astype(jnp.int32)
-
-
-SHUFFLED_UP_TO = 4096
-FEISTEL_ROUNDS = 6  # pairs of images pass chi-square tests from 4 on; 3 fail

@@ -11,21 +11,17 @@ def flat(config: Any) -> dict[str, Any]:
     >>> flat({"rounds": 9, "client": {"rate": 0.1}})
     {'rounds': 9, 'client.rate': 0.1}
     """
-    found = {}
+    values = {}
     for name, value in config.items():
         if hasattr(value, "items"):
-            found |= {f"{name}.{key}": inner for key, inner in flat(value).items()}
+            values |= {f"{name}.{key}": inner for key, inner in flat(value).items()}
         else:
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 def for_json(value: Any) -> Any:
-    """Returns `value` with null instead of each float that is not finite.
-
-    >>> for_json({"loss": math.nan, "sizes": (1, 2.5)})
-    {'loss': None, 'sizes': [1, 2.5]}
-    """
+    """Returns `value` with null instead of each float that is not finite."""
     if isinstance(value, Mapping):
         return {key: for_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

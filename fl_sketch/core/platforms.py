@@ -1,4 +1,4 @@
-"""Chooses the form of a function that is fast on its device."""
+"""Chooses the implementation of a function that is fast on its device."""
 
 import contextlib
 import hashlib
@@ -11,24 +11,17 @@ import jax
 from jax import lax
 
 GPU = "gpu"  # jax's name of CUDA's devices among backends
-Forms = dict[str, Callable]
 
 
 def by_platform(
     *args: Any, default: Callable, cpu: Callable | None = None, cuda: Any = None
 ) -> Any:
-    """Returns the result of the form for the platform of the compiled program.
+    """Returns the result of the function for the platform of the compiled program.
 
-    All forms compute the same result. The form for GPUs is traced only in a process
-    with a GPU, since importing its kernel tools takes a third of a second.
-
-    Args:
-      *args: the arguments of the form.
-      default: the form of all other platforms.
-      cpu: the form of CPUs.
-      cuda: the form of NVIDIA's GPUs.
+    All of them compute the same from `args`. That for NVIDIA's GPUs is traced only in a
+    process with a GPU: importing its kernel tools takes a third of a second.
     """
-    forms: Forms = {"cpu": cpu} if cpu else {}
+    forms: dict[str, Callable] = {"cpu": cpu} if cpu else {}
     if cuda and has_gpu():
         forms["cuda"] = cuda
     if not forms:

@@ -29,10 +29,7 @@ def load(value: str) -> Any:
     """Returns what FILE.py:NAME names.
 
     The file's path is absolute, begins with a ~, or is relative to the current folder.
-
-    Raises:
-      FileNotFoundError: for a file that does not exist.
-      ValueError: for a file that cannot be run or lacks the name, in one line.
+    A file that cannot be run, or lacks the name, is a ValueError in one line.
     """
     path, name = _parted(value)
     module = _module(path)
@@ -47,9 +44,6 @@ def digests(values: Iterable[Any]) -> dict[str, str]:
     """Returns the SHA-256 of each file that `values` name, by FILE.py:NAME.
 
     Values are those of a config, or lists of them.
-
-    Raises:
-      FileNotFoundError: for a file that does not exist.
     """
     lists = (v if isinstance(v, list | tuple) else [v] for v in values)
     names = [value for values in lists for value in values if named(value)]

@@ -1,11 +1,4 @@
-"""Prints values in one line, with arrays as types and shapes.
-
->>> import numpy as np
->>> short({"w": np.zeros((3, 4)), "b": np.zeros(3)})
-'{w: float64[3,4], b: float64[3]}'
->>> short([np.zeros(2)] * 7)
-'7 arrays of 14 numbers'
-"""
+"""Prints values in one line, with arrays as types and shapes."""
 
 import functools
 import inspect
@@ -30,14 +23,36 @@ def short(value: Any) -> str:
 
     An array is shown as its type and shape, and a function as the public function that
     made it. A record of functions is shown as the first of them.
+
+    >>> import numpy as np
+    >>> short({"w": np.zeros((3, 4)), "b": np.zeros(3)})
+    '{w: float64[3,4], b: float64[3]}'
+    >>> short([np.zeros(2)] * 7)
+    '7 arrays of 14 numbers'
     """
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"{value.dtype}[{','.join(map(str, value.shape))}]"
-    if isinstance(value, Mapping | list | tuple):
-        return _tree(value)
+    if isinstance(value, tuple) and value and _is_function(value[0]):
+        value = value[0]
     if _is_function(value):
-        return _maker(value)
-    return cut(repr(value))
+        while isinstance(value, functools.partial):
+            value = value.func
+        name = getattr(value, "__qualname__", type(value).__name__)
+        return name.partition(".<locals>")[0]
+    if not isinstance(value, Mapping | list | tuple):
+        return cut(repr(value))
+    leaves = jax.tree.leaves(value)
+    if len(leaves) > MOST and all(hasattr(leaf, "shape") for leaf in leaves):
+        total = sum(math.prod(leaf.shape) for leaf in leaves)
+        return f"{len(leaves)} arrays of {total} numbers"
+    if len(leaves) > MOST:
+        return f"{len(leaves)} values"
+    if hasattr(value, "_fields"):
+        return fields(value)
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name}: {short(value[name])}' for name in value)}}}"
+    parts = ", ".join(map(short, value))
+    return f"[{parts}]" if isinstance(value, list) else f"({parts})"
 
 
 def cut(text: str) -> str:
@@ -56,31 +71,5 @@ def listed(names: Collection[str], most: int) -> str:
     return ", ".join([*names][:most]) + more
 
 
-def _tree(value: Any) -> str:
-    first = value[0] if isinstance(value, tuple) and value else None
-    if _is_function(first):
-        return _maker(first)
-    leaves = jax.tree.leaves(value)
-    if len(leaves) > MOST and all(hasattr(leaf, "shape") for leaf in leaves):
-        total = sum(math.prod(leaf.shape) for leaf in leaves)
-        return f"{len(leaves)} arrays of {total} numbers"
-    if len(leaves) > MOST:
-        return f"{len(leaves)} values"
-    if hasattr(value, "_fields"):
-        return fields(value)
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{name}: {short(value[name])}' for name in value)}}}"
-    parts = ", ".join(map(short, value))
-    return f"[{parts}]" if isinstance(value, list) else f"({parts})"
-
-
 def _is_function(value: Any) -> bool:
     return callable(value) and not inspect.isclass(value)
-
-
-def _maker(function: Any) -> str:
-    """Returns the name of a function, or of the public function that it is within."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    name = getattr(function, "__qualname__", type(function).__name__)
-    return name.partition(".<locals>")[0]

@@ -15,41 +15,9 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-# Names in other libraries, without capitals and marks.
-SYNONYMS = {
-    "noniid": "dirichlet",
-    "lda": "dirichlet",
-    "pathological": "label_shards",
-    "shards": "label_shards",
-    "byuser": "natural",
-    "fedprox": "fedavg",
-    "fedsgd": "fedavg",
-    "localsgd": "fedavg",
-    "dpfedsgd": "dp_fedavg",
-    "cosineannealing": "cosine",
-    "hadamard": "srht",
-    "jl": "gaussian",
-    "all": "everyone",
-    "full": "everyone",
-    "uniform": "fixed",
-    "fp32": "float32",
-    "bf16": "bfloat16",
-    "mse": "squared",
-    "l2": "squared",
-    "mae": "absolute",
-    "l1": "absolute",
-    "bce": "binary",
-    "nll": "cross_entropy",
-}
-
 
 def at_least_one(**named: int) -> None:
-    """Raises unless every named argument is an integer of at least one.
-
-    Raises:
-      TypeError: for a bool, a float or anything else that is not an integer.
-      ValueError: for an integer below one.
-    """
+    """Raises unless every named argument is an integer of at least one."""
     for name, value in named.items():
         text = f"Expected {name} to be an integer >= 1, got {name}={value!r}."
         if isinstance(value, bool):
@@ -112,13 +80,7 @@ Did you mean 'mean'?
 
 
 def sketch_operator(**named: Any) -> None:
-    """Raises a TypeError unless every named argument is a sketch operator.
-
-    >>> sketch_operator(sketch=100)
-    Traceback (most recent call last):
-    TypeError: Expected sketch to be a sketch operator, such as \
-sketch.count_sketch(100), got sketch=100.
-    """
+    """Raises a TypeError unless every named argument is a sketch operator."""
     for name, value in named.items():
         if not (hasattr(value, "apply") and hasattr(value, "transpose")):
             plain = isinstance(value, int | float | str)
@@ -131,34 +93,14 @@ sketch.count_sketch(100), got sketch=100.
 
 
 def nearest(value: str, allowed: Sequence[str]) -> str:
-    """Returns " Did you mean ...?" with the name closest to `value`, if any is.
-
-    >>> nearest("Non-IID", ("iid", "dirichlet"))
-    " Did you mean 'dirichlet'?"
-    """
-    bare = {_bare(name): name for name in allowed}
-    synonym = SYNONYMS.get(_bare(value))
-    if _bare(value) in bare:
-        near = [bare[_bare(value)]]
-    elif synonym in allowed:
-        near = [synonym]
-    else:
-        near = difflib.get_close_matches(str(value), allowed, n=1)
+    """Returns " Did you mean ...?" with the name closest to `value`, if any is."""
+    near = difflib.get_close_matches(str(value).lower(), allowed, n=1)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def absent(path: str | os.PathLike) -> str:
-    """Returns ", which does not exist" for a path of which this is true.
-
-    >>> absent("/no/such.csv"), absent("/")
-    (', which does not exist', '')
-    """
+    """Returns ", which does not exist" for a path of which this is true."""
     return "" if os.path.exists(path) else ", which does not exist"
-
-
-def _bare(name: Any) -> str:
-    """Returns a name without capitals and marks."""
-    return "".join(letter for letter in str(name).lower() if letter.isalnum())
 
 
 def is_known(number: Any) -> TypeGuard[float]:
@@ -179,10 +121,6 @@ def in_range(low: float, high: float, **named: Any) -> None:
     """Raises unless every named argument is a finite number in [low, high].
 
     A traced number passes: its value is known only while the program runs.
-
-    Raises:
-      TypeError: for a bool, or anything else that is not one number.
-      ValueError: for a number outside of the range, or one that is not finite.
     """
     for name, value in named.items():
         text = (

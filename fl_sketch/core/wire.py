@@ -31,41 +31,40 @@ def size_in_bits(fields: Sequence[Field]) -> int:
 def encode(fields: Sequence[Field], arrays: Sequence) -> bytes:
     """Returns the arrays of a message as bytes: bits in order, least first.
 
-    Raises:
-      ValueError: for an array of another length than its field says, or an unsigned
-        integer that its bits cannot hold.
+    Raises a ValueError for an array that is not as its field says.
     """
+    words = [_words(*pair) for pair in zip(fields, arrays, strict=True)]
     if _whole_words(fields):  # the same bytes, without an array of bits
-        return b"".join(
-            _words(*pair).tobytes() for pair in zip(fields, arrays, strict=True)
-        )
-    streams = [_bits(*pair) for pair in zip(fields, arrays, strict=True)]
+        return b"".join(each.tobytes() for each in words)
+    streams = []
+    for field, each in zip(fields, words, strict=True):
+        octets = each.view(np.uint8).reshape(field.count, 4)
+        bits = np.unpackbits(octets, axis=1, bitorder="little")
+        streams.append(bits[:, : field.bits].ravel())
     return np.packbits(np.concatenate(streams), bitorder="little").tobytes()
 
 
 def decode(fields: Sequence[Field], data: bytes) -> tuple[np.ndarray, ...]:
     """Returns the arrays that were encoded with these `fields`: uint32 or float32.
 
-    Raises:
-      ValueError: for more or fewer bytes than the fields take.
+    Raises a ValueError for more or fewer bytes than the fields take.
     """
     bits = size_in_bits(fields)
     if len(data) != math.ceil(bits / 8):
         msg = f"Expected a message of {math.ceil(bits / 8)} bytes, got {len(data)}."
         raise ValueError(msg)
-    arrays, start = [], 0
-    if _whole_words(fields):
-        words = np.frombuffer(data, "<u4").astype(np.uint32)
-        for field in fields:
-            array = words[start : start + field.count]
-            arrays.append(array.view(np.float32) if field.kind == "float" else array)
-            start += field.count
-        return tuple(arrays)
-    stream = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
+    arrays, start, whole = [], 0, _whole_words(fields)
+    octets = np.frombuffer(data, np.uint8)
+    stream = octets if whole else np.unpackbits(octets, bitorder="little")
     for field in fields:
-        stop = start + field.count * field.bits
-        arrays.append(_numbers(field, stream[start:stop]))
-        start = stop
+        stop = start + field.count * (FLOAT_BITS // 8 if whole else field.bits)
+        part, start = stream[start:stop], stop
+        if not whole:
+            wide = np.zeros((field.count, FLOAT_BITS), np.uint8)
+            wide[:, : field.bits] = part.reshape(field.count, field.bits)
+            part = np.packbits(wide, axis=1, bitorder="little").ravel()
+        words = part.view("<u4").astype(np.uint32)
+        arrays.append(words.view(np.float32) if field.kind == "float" else words)
     return tuple(arrays)
 
 
@@ -139,17 +138,3 @@ def _words(field: Field, array) -> np.ndarray:
             msg = f"Expected numbers below 2**{field.bits}, got {words.max()}."
             raise ValueError(msg)
     return words.astype("<u4")
-
-
-def _bits(field: Field, array) -> np.ndarray:
-    octets = _words(field, array).view(np.uint8).reshape(field.count, 4)
-    return np.unpackbits(octets, axis=1, bitorder="little")[:, : field.bits].ravel()
-
-
-def _numbers(field: Field, stream: np.ndarray) -> np.ndarray:
-    bits = np.zeros((field.count, 32), np.uint8)
-    bits[:, : field.bits] = stream.reshape(field.count, field.bits)
-    words = np.packbits(bits, axis=1, bitorder="little").view("<u4").ravel()
-    return words.astype(np.uint32).view(
-        np.float32 if field.kind == "float" else np.uint32
-    )

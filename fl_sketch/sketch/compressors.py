@@ -2,7 +2,7 @@
 
 A message is a few arrays, and `fields(d)` has the bits of each of their numbers on the
 wire. Values are float32, an index among d takes ceil(log2 d) bits, and scales and seeds
-are counted. `wire.encode` makes the bytes.
+are counted.
 
 >>> import jax, jax.numpy as jnp
 >>> from fl_sketch.sketch import compressors
@@ -48,12 +48,9 @@ def top_k(k: int) -> Compressor:
 def random_k(k: int, *, unbiased: bool = True) -> Compressor:
     """Keeps k <= d random numbers, without replacement: k values and a 64-bit seed.
 
-    The receiver draws the same indices from the seed.
-
-    Args:
-      k: the number of numbers that are kept.
-      unbiased: whether values are multiplied by d/k. Then E x_hat = x and `E|x_hat -
-        x|^2 = (d/k - 1) |x|^2`. Otherwise it is a contraction, as error feedback needs.
+    The receiver draws the same indices from the seed. If `unbiased`, values are
+    multiplied by d/k: E x_hat = x and `E|x_hat - x|^2 = (d/k - 1) |x|^2`. Otherwise it
+    is a contraction, as error feedback needs.
     """
     validate.at_least_one(k=k)
 
@@ -84,16 +81,11 @@ def sign() -> Compressor:
     One bit cannot represent NaN, so a real receiver would not see it. `apply` keeps
     NaN, so that a simulation does not hide it.
     """
-
-    def apply(key, x):
-        del key
-        return jnp.where(jnp.isnan(x), x, jnp.where(x < 0, -1.0, 1.0))
-
     return _compressor(
         lambda key, x: ((x < 0).astype(jnp.uint32),),
         lambda arrays, d: _signs(arrays[0]),
         lambda d: (Field(d, 1, "uint"),),
-        apply,
+        lambda key, x: jnp.where(jnp.isnan(x), x, jnp.where(x < 0, -1.0, 1.0)),
     )
 
 
@@ -121,11 +113,10 @@ def qsgd(levels: int) -> Compressor:
     Reference: Alistarh et al. (2017), section 3.1.
     """
 
-    def level(key, x, scale):
-        chance = jax.random.uniform(key, x.shape)
-        return jnp.floor(jnp.abs(x) / scale * levels + chance)
+    def level(key, ratio):
+        return jnp.floor(ratio + jax.random.uniform(key, ratio.shape))
 
-    return _rounded(levels, jnp.linalg.norm, level)._replace(unbiased=True)
+    return _rounded(levels, jnp.linalg.norm, level, unbiased=True)
 
 
 def nearest(levels: int) -> Compressor:
@@ -135,18 +126,18 @@ def nearest(levels: int) -> Compressor:
     nor by more than `max|x| / (2 levels)`.
     """
 
-    def level(key, x, scale):
-        del key
-        return jnp.round(jnp.abs(x) / scale * levels)
-
     def largest(x):
         # XLA's maximum of long or of many vectors, on CPUs, skips what is NaN.
         return jnp.where(jnp.isnan(x).any(), jnp.nan, jnp.max(jnp.abs(x)))
 
-    return _rounded(levels, largest, level)._replace(contraction=True)
+    def level(key, ratio):
+        del key
+        return jnp.round(ratio)
+
+    return _rounded(levels, largest, level, contraction=True)
 
 
-def _rounded(levels: int, scale_of, level_of) -> Compressor:
+def _rounded(levels: int, scale_of, level_of, **properties) -> Compressor:
     """Returns the compressor to signs, levels and a scale."""
     validate.at_least_one(levels=levels)
     width = levels.bit_length()
@@ -154,7 +145,7 @@ def _rounded(levels: int, scale_of, level_of) -> Compressor:
 
     def compress(key, x):
         scale = scale_of(x)
-        level = level_of(key, x, jnp.where(scale == 0, 1, scale))
+        level = level_of(key, jnp.abs(x) / jnp.where(scale == 0, 1, scale) * levels)
         # Rounding may lift a ratio just above one.
         level = jnp.minimum(level, levels).astype(jnp.uint32)
         return level | (x < 0).astype(jnp.uint32) << width, scale[None]
@@ -168,7 +159,7 @@ def _rounded(levels: int, scale_of, level_of) -> Compressor:
     def fields(d):
         return Field(d, width + 1, "uint"), Field(1, 32, "float")
 
-    return _compressor(compress, expand, fields)
+    return _compressor(compress, expand, fields, **properties)
 
 
 def then(*stages: Compressor) -> Compressor:
@@ -181,12 +172,8 @@ def then(*stages: Compressor) -> Compressor:
     336
 
     Raises:
-      ValueError: without a stage, and when used, for a stage before the last that sends
-        no float values.
+      ValueError: when used, for a stage before the last that sends no float values.
     """
-    if not stages:
-        msg = "Expected at least one compressor, got then()."
-        raise ValueError(msg)
     return functools.reduce(_then, stages)
 
 
@@ -194,7 +181,7 @@ def _then(first: Compressor, second: Compressor) -> Compressor:
     def length(d):
         values = first.fields(d)[0]
         if values.kind != "float":
-            msg = f"Expected float values from all stages but the last, got {values}."
+            msg = f"All stages but the last must send floats, not {values}."
             raise ValueError(msg)
         return values.count
 
@@ -214,38 +201,28 @@ def _then(first: Compressor, second: Compressor) -> Compressor:
         values = second.apply(jax.random.fold_in(key, 1), values)
         return first.expand((values, *rest), x.size)
 
-    def fields(d):
-        return *second.fields(length(d)), *first.fields(d)[1:]
-
     return _compressor(
         compress,
         expand,
-        fields,
+        lambda d: (*second.fields(length(d)), *first.fields(d)[1:]),
         apply,
         unbiased=first.unbiased and second.unbiased,
         contraction=first.contraction and second.contraction,
     )
 
 
-NO_FEEDBACK = (
-    "Expected error feedback around a contraction, made of top_k, "
-    "random_k(unbiased=False), scaled_sign and nearest, got an unbiased sketch or a "
-    "compressor whose errors may be longer than its input: their sum would grow "
-    "without end."
+_CONTRACTION = (
+    "of top_k, random_k(unbiased=False), scaled_sign and nearest. The errors of an "
+    "unbiased sketch or another compressor may be longer than its input, and their sum "
+    "would grow without end."
 )
+NO_FEEDBACK = f"Use error feedback around a contraction, made {_CONTRACTION}"
 
 
 def require_contraction(who: str, compressor: Compressor) -> None:
-    """Raises a ValueError unless an algorithm's compressor is a contraction.
-
-    `who` is the algorithm that uses it with an error memory.
-    """
+    """Raises a ValueError unless the compressor of the algorithm `who` contracts."""
     if not compressor.contraction:
-        msg = (
-            f"Expected a contraction for {who}, made of top_k, random_k(unbiased=False)"
-            ", scaled_sign and nearest, got one whose errors may be longer than its "
-            "input, which no error memory survives."
-        )
+        msg = f"Use a contraction for {who}, made {_CONTRACTION}"
         raise ValueError(msg)
 
 
@@ -260,18 +237,15 @@ def _compressor(compress, expand, fields, apply=None, **properties) -> Compresso
             require_key(key)
             trees.require_floats(x)
             if jnp.ndim(x) != 1:
-                msg = f"Expected x to be one vector, got shape {jnp.shape(x)}."
+                msg = f"x must be one vector, not of shape {jnp.shape(x)}."
                 raise ValueError(msg)
             fields(x.size)
             return function(key, x.astype(jnp.float32))
 
         return on_vector
 
-    def default_apply(key, x):
-        return expand(compress(key, x), x.size)
-
     return Compressor(
-        apply=checked(apply or default_apply),
+        apply=checked(apply or (lambda key, x: expand(compress(key, x), x.size))),
         compress=checked(compress),
         expand=expand,
         fields=fields,

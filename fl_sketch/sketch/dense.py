@@ -18,7 +18,7 @@ from fl_sketch.core.protocols import Sketch
 from fl_sketch.core.trees import varying_like
 from fl_sketch.sketch.from_vector import on_trees
 
-# Numbers of a tile: normals are made in several passes, bits in one.
+# Entries of a tile: normals are made in several passes, bits in one.
 NORMAL_TILE, SIGN_TILE = 2**16, 2**18
 
 
@@ -71,23 +71,24 @@ def ams(b: int) -> Sketch:
 
 
 def _dense(
-    b: int, left: Callable, right: Callable, tile_numbers: int, resize: Callable
+    b: int, left: Callable, right: Callable, entries: int, resize: Callable
 ) -> Sketch:
     """Returns the Sketch of sqrt(b) R, given its products with the tiles.
 
     Args:
       left: `(key, s, first, width) -> s R[:, first : first + width]`, times sqrt(b).
       right: `(key, x, first) -> R[:, first : first + x.size] x`, times sqrt(b).
-      tile_numbers: about the number of entries of R to make at a time.
+      entries: about the number of entries of R to make at a time.
     """
     scale = 1 / math.sqrt(b)
 
-    def tile_width(d):
-        return min(d, max(1, tile_numbers // b))
+    def tiles(d):
+        """Returns the width of a tile, how many there are, and what they leave."""
+        width = min(d, max(1, entries // b))
+        return width, *divmod(d, width)
 
     def apply(key, x):
-        width = tile_width(x.size)
-        whole = x.size - x.size % width
+        width, count, rest = tiles(x.size)
 
         def add_tile(number, s):
             first = number * width
@@ -95,24 +96,24 @@ def _dense(
             return s + right(key, part, first)
 
         s = varying_like(jnp.zeros(b), x, key)
-        s = lax.fori_loop(0, x.size // width, add_tile, s)
-        if x.size % width:
-            s += right(key, x[whole:].astype(jnp.float32), jnp.int32(whole))
+        s = lax.fori_loop(0, count, add_tile, s)
+        if rest:
+            last = x[x.size - rest :].astype(jnp.float32)
+            s += right(key, last, jnp.int32(x.size - rest))
         return s * scale
 
     def transpose(key, s, d):
-        width = tile_width(d)
-        whole = d - d % width
+        width, count, rest = tiles(d)
 
         def write_tile(number, x):
             first = number * width
             return lax.dynamic_update_slice(x, left(key, s, first, width), (first,))
 
         x = varying_like(jnp.zeros(d), s, key)
-        x = lax.fori_loop(0, d // width, write_tile, x)
-        if d % width:
-            rest = left(key, s, jnp.int32(whole), d - whole)
-            x = lax.dynamic_update_slice(x, rest, (whole,))
+        x = lax.fori_loop(0, count, write_tile, x)
+        if rest:
+            last = left(key, s, jnp.int32(d - rest), rest)
+            x = lax.dynamic_update_slice(x, last, (d - rest,))
         return x * scale
 
     return on_trees(

@@ -6,6 +6,7 @@ rounds, and `materialized` one matrix.
 """
 
 import functools
+import math
 from collections.abc import Callable
 
 import jax
@@ -37,10 +38,7 @@ def on_trees(
     """
     # Each is traced once, however often an algorithm sketches and reads in a round.
     # Inlined, an operator's matrix is one constant of the program around it.
-    traced_once = functools.partial(jax.jit, inline=True)
-    apply = traced_once(apply)
-    transpose = traced_once(transpose, static_argnums=2)
-    estimate = estimate and traced_once(estimate, static_argnums=2)
+    apply = jax.jit(apply, inline=True)
 
     def apply_tree(key: Key, tree: Tree) -> jax.Array:
         require_key(key)
@@ -48,37 +46,32 @@ def on_trees(
         shape(vector.size)
         return apply(key, vector)
 
-    def zeros(like: Like | None = None) -> jax.Array:
-        return jnp.zeros(shape(None if like is None else trees.size(like)))
+    def on_messages(read: Callable) -> Callable[[Key, Message, Like], Tree]:
+        read = jax.jit(read, static_argnums=2, inline=True)
 
-    adjoint = _reading(shape, transpose)
+        def read_tree(key, message, like):
+            require_key(key)
+            d = trees.size(like)
+            if jnp.shape(message) != shape(d):
+                got = jnp.shape(message)
+                msg = f"A message has shape {shape(d)} here, not {got}."
+                raise ValueError(msg)
+            return trees.unraveler(like)(read(key, message, d))
+
+        return read_tree
+
+    def shape_for(like: Like | None) -> tuple[int, ...]:
+        return shape(None if like is None else trees.size(like))
+
+    adjoint = on_messages(transpose)
     return Sketch(
         apply=apply_tree,
         transpose=adjoint,
-        estimate=_reading(shape, estimate) if estimate else adjoint,
-        zeros=zeros,
-        size=lambda like=None: message_size(jax.eval_shape(lambda: zeros(like))),
+        estimate=on_messages(estimate) if estimate else adjoint,
+        zeros=lambda like=None: jnp.zeros(shape_for(like)),
+        size=lambda like=None: math.prod(shape_for(like)),
         resize=resize,
     )
-
-
-def _reading(shape: Callable, read: Callable) -> Callable[[Key, Message, Like], Tree]:
-    """Returns `read`, which makes a vector of a message, for updates of any shape."""
-
-    def read_like(key, message, like):
-        require_key(key)
-        d = trees.size(like)
-        if jnp.shape(message) != shape(d):
-            msg = f"Expected a message of shape {shape(d)}, got {jnp.shape(message)}."
-            raise ValueError(msg)
-        return trees.unraveler(like)(read(key, message, d))
-
-    return read_like
-
-
-def message_size(message: Message) -> int:
-    """Returns the number of numbers in a message."""
-    return sum(part.size for part in jax.tree.leaves(message))
 
 
 def fixed_key(op: Sketch, key: Key) -> Sketch:
@@ -98,11 +91,7 @@ def fixed_key(op: Sketch, key: Key) -> Sketch:
     require_key(key)
 
     def tie(function):
-        def with_fixed_key(ignored_round_key, *args):
-            del ignored_round_key
-            return function(key, *args)
-
-        return with_fixed_key
+        return lambda _, *args: function(key, *args)
 
     transpose = tie(op.transpose)
     return op._replace(
@@ -117,50 +106,32 @@ def fixed_key(op: Sketch, key: Key) -> Sketch:
 def materialized(op: Sketch, key: Key) -> Sketch:
     """Returns `op` as the matrix of one key, kept in memory for all rounds.
 
-    The matrix has b d numbers and is made when the first vector of a length is
-    sketched. It is faster if R is dense and one R is used thousands of times, as in an
-    attack: `gaussian` and `ams` draw all of their random numbers again for every
-    product.
-
-    >>> from fl_sketch import sketch
-    >>> key, x = jax.random.key(7), jnp.arange(9.0)
-    >>> slow = sketch.gaussian(4)
-    >>> fast = sketch.materialized(slow, key)
-    >>> bool(jnp.allclose(fast.apply(jax.random.key(1), x), slow.apply(key, x)))
-    True
+    The matrix of the last length that was sketched is kept, b d numbers. It is faster
+    if R is dense and one R is used thousands of times, as in an attack: `gaussian` and
+    `ams` draw all of their random numbers again for every product.
     """
     require_key(key)
 
     def shape(d):
         return jax.eval_shape(lambda: op.zeros(d)).shape
 
-    @functools.cache
+    @functools.lru_cache(maxsize=1)
     def matrix(d):
         with jax.ensure_compile_time_eval():
             units = jnp.eye(op.size(d)).reshape(-1, *shape(d))
             row = lambda unit: op.transpose(key, unit, d)  # noqa: E731
             return jax.jit(lambda: jax.lax.map(row, units, batch_size=ROWS))()
 
-    def apply(ignored_round_key, vector):
-        del ignored_round_key
-        x = vector.astype(jnp.float32)
-        product = jnp.matmul(matrix(x.size), x, precision=jax.lax.Precision.HIGHEST)
-        return product.reshape(shape(x.size))
-
-    def transpose(ignored_round_key, message, d):
-        del ignored_round_key
-        numbers = message.ravel()
-        return jnp.matmul(numbers, matrix(d), precision=jax.lax.Precision.HIGHEST)
-
-    def estimate(ignored_round_key, message, d):
-        del ignored_round_key
-        return op.estimate(key, message, d)
-
+    product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
     made = on_trees(
         shape=shape,
-        apply=apply,
-        transpose=transpose,
+        apply=lambda _, x: product(matrix(x.size), x.astype(jnp.float32)).reshape(
+            shape(x.size)
+        ),
+        transpose=lambda _, message, d: product(message.ravel(), matrix(d)),
         resize=lambda numbers: materialized(op.resize(numbers), key),
-        estimate=None if op.estimate is op.transpose else estimate,
+        estimate=None
+        if op.estimate is op.transpose
+        else lambda _, message, d: op.estimate(key, message, d),
     )
     return made._replace(fixed_key=True)

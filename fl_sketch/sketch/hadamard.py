@@ -1,20 +1,19 @@
-"""The subsampled randomised Hadamard transform.
-
->>> import jax, jax.numpy as jnp
->>> walsh_hadamard(jnp.array([1.0, 0.0, 0.0, 1.0]))
-Array([2., 0., 0., 2.], dtype=float32)
-"""
+"""The subsampled randomised Hadamard transform."""
 
 import functools
 import math
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from fl_sketch.core import validate
-from fl_sketch.core.hashing import flip, mixer_signs, sample_without_replacement
+from fl_sketch.core.hashing import (
+    flip,
+    sample_without_replacement,
+    sign_mask,
+    sign_seeds,
+)
 from fl_sketch.core.platforms import by_platform
 from fl_sketch.core.protocols import Sketch
 from fl_sketch.core.trees import LARGEST, varying_like
@@ -43,34 +42,34 @@ def srht(b: int) -> Sketch:
     Reference: Song et al., Definition D.3.
     """
     validate.at_least_one(b=b)
-
-    def padded(d):
-        return 1 << (d - 1).bit_length()
+    scale = 1 / math.sqrt(b)  # sqrt(n/b) times H's 1/sqrt(n)
 
     def shape(d):
         if d is not None:
-            validate.at_most(padded(d), f"the rows of H for {d} numbers", b=b)
+            validate.at_most(_padded(d), f"the rows of H for {d} numbers", b=b)
         return (b,)
 
     def draw(key, d):
-        n = padded(d)
+        """Returns the seeds of D, a shape of n numbers, and the rows of S in it."""
+        n = _padded(d)
         key_rows, key_signs = jax.random.split(key)
         rows = sample_without_replacement(key_rows, b, n)
-        return n, rows, mixer_signs().seeds(key_signs, 1)
-
-    scale = 1 / math.sqrt(b)  # sqrt(n/b) times H's 1/sqrt(n)
+        seeds = sign_seeds(key_signs, 1)
+        if n <= LARGEST:
+            return seeds, (n,), (rows,)
+        half = n // 2  # of 2^31, which int32 cannot say
+        high, low = jnp.divmod(rows.astype(jnp.uint32), half)
+        return seeds, (2, half), (high.astype(jnp.int32), low.astype(jnp.int32))
 
     def apply(key, x):
-        n, rows, seeds = draw(key, x.size)
-        shape, index = _places(n, rows)
-        return _mixed(n, seeds, x).reshape(shape)[index] * scale
+        seeds, shape, rows = draw(key, x.size)
+        return _mixed(math.prod(shape), seeds, x).reshape(shape)[rows] * scale
 
     def transpose(key, s, d):
-        n, rows, seeds = draw(key, d)
-        shape, index = _places(n, rows)
+        seeds, shape, rows = draw(key, d)
         spread = varying_like(jnp.zeros(shape), s, key)
-        spread = spread.at[index].set(s * scale, unique_indices=True)
-        return _unmixed(d, seeds, spread.reshape(n))
+        spread = spread.at[rows].set(s * scale, unique_indices=True)
+        return _unmixed(d, seeds, spread.reshape(-1))
 
     return on_trees(shape=shape, apply=apply, transpose=transpose, resize=srht)
 
@@ -80,54 +79,40 @@ def rotated(key: jax.Array, x: jax.Array) -> jax.Array:
 
     All numbers of the result are about as large, whatever `x` is.
     """
-    n = 1 << (x.size - 1).bit_length()
-    return _mixed(n, mixer_signs().seeds(key, 1), x) / math.sqrt(n)
+    n = _padded(x.size)
+    return _mixed(n, sign_seeds(key, 1), x) / math.sqrt(n)
 
 
 def rotated_back(key: jax.Array, y: jax.Array, d: int) -> jax.Array:
     """Returns the `d` numbers of which `rotated` made `y` with the same key."""
-    return _unmixed(d, mixer_signs().seeds(key, 1), y) / math.sqrt(y.size)
+    return _unmixed(d, sign_seeds(key, 1), y) / math.sqrt(y.size)
+
+
+def _padded(d: int) -> int:
+    return 1 << (d - 1).bit_length()
 
 
 def _mixed(n: int, seeds: jax.Array, x: jax.Array) -> jax.Array:
     """Returns H D x of `x` padded to n numbers, unnormalised."""
 
     def plain(seeds, x):
-        signed = flip(x, _mask(seeds, x.size))
+        signed = flip(x, sign_mask(seeds, lax.iota(jnp.uint32, x.size), 0))
         return walsh_hadamard(jnp.pad(signed, (0, n - x.size)))
 
-    fast = _kernel(hadamard_gpu.mixed, x.size, n)
-    return by_platform(seeds, x, default=plain, cuda=fast)
+    mixing = hadamard_gpu.Mixing(x.size, n)
+    kernel = functools.partial(hadamard_gpu.mixed, mixing)
+    return by_platform(seeds, x, default=plain, cuda=mixing.possible and kernel)
 
 
 def _unmixed(d: int, seeds: jax.Array, y: jax.Array) -> jax.Array:
     """Returns the first d numbers of D H y, unnormalised."""
 
     def plain(seeds, y):
-        return flip(walsh_hadamard(y)[:d], _mask(seeds, d))
+        return flip(walsh_hadamard(y)[:d], sign_mask(seeds, lax.iota(jnp.uint32, d), 0))
 
-    fast = _kernel(hadamard_gpu.unmixed, d, y.size)
-    return by_platform(seeds, y, default=plain, cuda=fast)
-
-
-def _mask(seeds: jax.Array, d: int) -> jax.Array:
-    return mixer_signs().mask(seeds, lax.iota(jnp.uint32, d), 0)
-
-
-def _kernel(function: Callable, d: int, n: int) -> Callable | None:
-    """Returns a function of `hadamard_gpu`; None: there is none for this n."""
-    if not hadamard_gpu.BLOCK <= n < LARGEST:
-        return None
-    return functools.partial(function, hadamard_gpu.Mixing(mixer_signs(), d, n))
-
-
-def _places(n: int, rows: jax.Array) -> tuple[tuple[int, ...], tuple[jax.Array, ...]]:
-    """Returns a shape of n numbers and the rows' indices in it, all of 31 bits."""
-    if n <= LARGEST:
-        return (n,), (rows,)
-    half = n // 2  # of 2^31, whose last row has a number but whose length has none
-    whole = rows.astype(jnp.uint32)
-    return (2, half), tuple(x.astype(jnp.int32) for x in jnp.divmod(whole, half))
+    mixing = hadamard_gpu.Mixing(d, y.size)
+    kernel = functools.partial(hadamard_gpu.unmixed, mixing)
+    return by_platform(seeds, y, default=plain, cuda=mixing.possible and kernel)
 
 
 def walsh_hadamard(x: jax.Array) -> jax.Array:

@@ -8,15 +8,16 @@ registers. The first pass applies signs to its input, or the last pass to its ou
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fl_sketch.core.hashing import Signs, flip
+from fl_sketch.core.hashing import flip, sign_mask
 from fl_sketch.core.kernels import launch
+from fl_sketch.core.trees import LARGEST
 
 SIDE = 64  # of the matrix of a block
 BLOCK = SIDE * SIDE
@@ -27,15 +28,17 @@ LANES = 128  # neighbours that a program of a later pass works on
 class Mixing(NamedTuple):
     """The map H D from vectors of length `d` to those of length `n`, a power of two.
 
-    Attributes:
-      n: at least `BLOCK`.
-      interpret: whether to run the kernels without a GPU, slowly, to test them.
+    `interpret` runs the kernels without a GPU, slowly, to test them.
     """
 
-    signs: Signs
     d: int
     n: int
     interpret: bool = False
+
+    @property
+    def possible(self) -> bool:
+        """Whether there are kernels for this n."""
+        return BLOCK <= self.n <= LARGEST
 
 
 def mixed(mixing: Mixing, seeds: jax.Array, x: jax.Array) -> jax.Array:
@@ -62,7 +65,7 @@ def unmixed(mixing: Mixing, seeds: jax.Array, y: jax.Array) -> jax.Array:
         if mixing.n > BLOCK:
             return _rest(mixing, seeds, y, signed=True)
         index = lax.iota(jnp.uint32, mixing.d)
-        return flip(y[: mixing.d], mixing.signs.mask(seeds, index, 0))
+        return flip(y[: mixing.d], sign_mask(seeds, index, 0))
 
     backward.defvjp(
         lambda y: (backward(y), None), lambda _, x: (mixed(mixing, seeds, x),)
@@ -85,15 +88,16 @@ def _first(mixing: Mixing, seeds, x, *, signed: bool) -> jax.Array:
         block = triton.load(x_ref.at[index], mask=inside, other=0)
         block = block.astype(jnp.float32)
         if signed:
-            words: Any = [seeds_ref[0]]
-            block = flip(block, mixing.signs.mask(words, index.astype(jnp.uint32), 0))
+            mask = sign_mask([seeds_ref[0]], index.astype(jnp.uint32), 0)
+            block = flip(block, mask)
         factor = factor_ref[...]
         for left in (False, True):
-            pieces = _pieces(block)
-            products = [
-                triton.dot(factor, piece) if left else triton.dot(piece, factor)
-                for piece in pieces
-            ]
+            products, rest = [], block
+            for _ in range(3):
+                piece = rest.astype(jnp.bfloat16)
+                pair = (factor, piece) if left else (piece, factor)
+                products.append(triton.dot(*pair))
+                rest = rest - piece.astype(jnp.float32)
             block = functools.reduce(jnp.add, products)
         triton.store(out_ref.at[index], block)
 
@@ -108,16 +112,6 @@ def matrix(n: int) -> np.ndarray:
     from scipy import linalg  # takes a tenth of a second to import
 
     return linalg.hadamard(n).astype(np.float32)
-
-
-def _pieces(x: jax.Array) -> list[jax.Array]:
-    """Returns three arrays of bfloat16 whose sum is `x`, float32."""
-    pieces = []
-    for _ in range(3):
-        piece = x.astype(jnp.bfloat16)
-        pieces.append(piece)
-        x = x - piece.astype(jnp.float32)
-    return pieces
 
 
 def _rest(mixing: Mixing, seeds, x, *, signed: bool) -> jax.Array:
@@ -156,8 +150,7 @@ def _butterflies(mixing, seeds, x, radix: int, distance: int, *, signed: bool):
             step *= 2
         for place, value in zip(places, values, strict=True):
             if signed:
-                words: Any = [seeds_ref[0]]
-                mask = mixing.signs.mask(words, place.astype(jnp.uint32), 0)
+                mask = sign_mask([seeds_ref[0]], place.astype(jnp.uint32), 0)
                 value = flip(value, mask)  # noqa: PLW2901
             inside = place < length if signed else None
             triton.store(out_ref.at[place], value, mask=inside)

@@ -1,8 +1,8 @@
 """Heavy coordinates of a vector from its multi-row count sketch (HEAVYMIX).
 
 FedSKETCH, Algorithm 3: estimate `|x|^2` from the sketch. A coordinate is heavy when the
-square of its estimate is at least `|x|^2 / m`. Others fill up to exactly m, at random
-as printed, or by their estimates.
+square of its estimate is at least `|x|^2 / m`. (The paper prints the estimate itself;
+the source it cites compares squares.) Others fill up to exactly m.
 """
 
 import jax
@@ -23,15 +23,6 @@ def squared_norm(message: jax.Array) -> jax.Array:
 
     It is the median of the rows' energies. The division of rows by sqrt(rows), for
     which R^T R has mean one, is undone here.
-
-    >>> import jax
-    >>> from fl_sketch import sketch
-    >>> op, x = sketch.count_sketch(cols=200, rows=5), jnp.ones(1000)
-    >>> bool(500 < sketch.squared_norm(op.apply(jax.random.key(0), x)) < 1500)
-    True
-
-    Raises:
-      ValueError: for a message of another number of axes.
     """
     if jnp.ndim(message) != 2:
         msg = f"Expected a sketch of shape (rows, cols), got {jnp.shape(message)}."
@@ -45,9 +36,7 @@ def heavy_coordinates(
 ) -> jax.Array:
     """Returns m <= d distinct coordinates of x, int32, heaviest first.
 
-    Coordinates with `estimate^2 >= |x|^2 / m` are heavy (the paper prints the estimate
-    itself; the source it cites compares squares). If there are more than m, the largest
-    are returned. If there are fewer, others are added. All parties with the message and
+    If more than m are heavy, the largest are returned. All parties with the message and
     the key find the same set. Few coordinates of a gradient are heavy, so most of the m
     are random if the others are; the code of SketchedSGD's authors takes the largest
     estimates, heavy or not.
@@ -58,19 +47,19 @@ def heavy_coordinates(
       message: its sketch of x, of shape (rows, cols).
       d: the length of x.
       m: the number of coordinates.
-      fill: the choice of the others: "random", or "top", the largest ones.
+      fill: the choice of the others: "random", as printed, or "top", the largest ones.
     """
     validate.at_least_one(m=m)
     validate.one_of(FILLS, fill=fill)
     validate.at_most(d, "the length of the vector", m=m)
     norm2 = squared_norm(message)
     energy = jnp.square(op.estimate(key, message, d))
+    seed = jax.random.bits(apart(key, Purpose.FILLING), (), jnp.uint32)
+    chance = (mix(lax.iota(jnp.uint32, d) ^ seed) >> 8).astype(jnp.float32) * 2**-24
+    if fill == "top":  # at random where all are zero: no index is always first
+        return lax.top_k(jnp.where(norm2 == 0, chance, energy), m)[1]
     # One ranking for both: a random number below 1 for the others, above 1 for the
     # heavy ones in the order of their energy. NaN ranks first, so it is not hidden.
-    seed = jax.random.bits(apart(key, Purpose.FILLING), (), jnp.uint32)
-    lot = (mix(lax.iota(jnp.uint32, d) ^ seed) >> 8).astype(jnp.float32) * 2**-24
-    if fill == "top":  # lots where all are zero, so that no index is always first
-        return lax.top_k(jnp.where(norm2 == 0, lot, energy), m)[1]
     light = energy * m < norm2
-    rank = jnp.where(light | (norm2 == 0), lot, 1 + energy * m / norm2)
+    rank = jnp.where(light | (norm2 == 0), chance, 1 + energy * m / norm2)
     return lax.top_k(rank, m)[1]

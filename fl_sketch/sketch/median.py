@@ -11,9 +11,7 @@ import jax.numpy as jnp
 
 
 def comparators(count: int) -> Iterator[tuple[int, int]]:
-    """Yields the pairs of Batcher's odd-even merge sort for `count` inputs.
-
-    To compare and exchange each pair in turn sorts any input.
+    """Yields the pairs of Batcher's odd-even merge sort, which sort `count` inputs.
 
     >>> list(comparators(3))
     [(0, 1), (0, 2), (1, 2)]
@@ -34,9 +32,6 @@ def median(rows: Sequence[jax.Array]) -> jax.Array:
     """Returns the elementwise median of arrays of one shape.
 
     Of an even number it is the mean of the middle two. A NaN in any row gives NaN.
-
-    >>> median([jnp.array([3.0, 1.0]), jnp.array([1.0, 5.0]), jnp.array([2.0, 9.0])])
-    Array([2., 5.], dtype=float32)
     """
     ranked = list(rows)
     for low, high in comparators(len(ranked)):

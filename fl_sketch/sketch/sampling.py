@@ -6,7 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from fl_sketch.core import validate
-from fl_sketch.core.hashing import flip, mixer_signs, sample_without_replacement
+from fl_sketch.core.hashing import (
+    flip,
+    sample_without_replacement,
+    sign_mask,
+    sign_seeds,
+)
 from fl_sketch.core.protocols import Sketch
 from fl_sketch.core.trees import varying_like
 from fl_sketch.sketch.from_vector import on_trees
@@ -21,7 +26,6 @@ def uniform_sampling(b: int) -> Sketch:
     Reference: Song et al., Definition D.8.
     """
     validate.at_least_one(b=b)
-    signs = mixer_signs()
 
     def shape(d):
         if d is not None:
@@ -31,7 +35,7 @@ def uniform_sampling(b: int) -> Sketch:
     def draw(key, d):
         key_rows, key_signs = jax.random.split(key)
         rows = sample_without_replacement(key_rows, b, d)
-        mask = signs.mask(signs.seeds(key_signs, 1), rows.astype(jnp.uint32), 0)
+        mask = sign_mask(sign_seeds(key_signs, 1), rows.astype(jnp.uint32), 0)
         return rows, mask, math.sqrt(d / b)
 
     def apply(key, x):
@@ -51,13 +55,12 @@ def uniform_sampling(b: int) -> Sketch:
 def identity() -> Sketch:
     """Returns R = I: the update itself, as one float32 vector.
 
-    A sketched algorithm with this operator equals the one without a sketch. `zeros` and
-    `size` need `like`, and `resize` changes nothing.
+    `zeros` and `size` need `like`, and `resize` changes nothing.
     """
 
     def shape(d):
         if d is None:
-            msg = "Expected like (an update) for identity(), got like=None."
+            msg = "identity() needs an update: its message is as long."
             raise ValueError(msg)
         return (d,)
 

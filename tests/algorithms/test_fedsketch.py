@@ -162,7 +162,7 @@ def test_tracking_reaches_the_optimum_where_plain_averaging_stalls():
 @pytest.mark.parametrize(
     ("op", "zero"),
     [
-        (sketch.count_sketch(12, rows=3, query="mean"), True),
+        (COUNT._replace(estimate=COUNT.transpose), True),
         (COUNT, False),
     ],
     ids=["means", "medians"],
@@ -211,7 +211,7 @@ class Error(NamedTuple):
 @functools.cache
 def errors(columns):
     """Returns the errors of the channels of this budget, by name and by vector."""
-    op = sketch.count_sketch(columns, ROWS, hash="independent")
+    op = sketch.count_sketch(columns, ROWS)
     ways = {kind: channels.heaprix(op, columns, values=kind) for kind in ASKED[columns]}
     ways["privix"] = channels.sketched(op)
 

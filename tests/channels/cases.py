@@ -232,9 +232,8 @@ def asking(make, claims, bits, **options) -> ChannelRow:
 # Half of the numbers that they are given. Where any will do, the one that compiles in
 # the shortest time.
 ANY = sketch.ams(12)
-HASHED = sketch.count_sketch(12, hash="independent")
-MEDIAN = sketch.count_sketch(4, rows=3, hash="independent")
-AVERAGE = sketch.count_sketch(6, rows=2, hash="independent", query="mean")
+HASHED = sketch.count_sketch(12)
+MEDIAN = sketch.count_sketch(4, rows=3)
 SKETCH = 12 * 32  # bits of each
 HEAVY = SKETCH + 5 * 32  # with five values
 PLACES = 5 * 5  # bits that say where five of D numbers are
@@ -246,9 +245,6 @@ NONE, MEAN, UNBIASED = Claim.NOTHING, Claim.MEAN, Claim.UNBIASED
 CHANNELS = {
     "exact": ChannelRow(always(channels.exact()), ALL, (D * 32,)),
     "sketched": ChannelRow(always(SKETCHED), ALL, (SKETCH,)),
-    "sketched_mean": ChannelRow(
-        always(channels.sketched(AVERAGE, read="estimate")), ALL, (SKETCH,)
-    ),
     "sketched_median": ChannelRow(
         always(channels.sketched(MEDIAN, read="estimate")), NONE, (SKETCH,)
     ),

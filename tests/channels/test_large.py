@@ -17,7 +17,6 @@ KEY = jax.random.key(0)
 OPERATORS = {
     "count_sketch": sketch.count_sketch(1000),
     "count_sketch, rows": sketch.count_sketch(1000, rows=5),
-    "count_sketch, stored": sketch.count_sketch(1000, hash="independent"),
     "ams": sketch.ams(1000),
     "srht": sketch.srht(1000),
     "sparse_embedding": sketch.sparse_embedding(1000, 4),

@@ -63,23 +63,8 @@ def test_a_workdir_with_a_link_in_it_is_refused_in_a_line(tmp_path, name):
     assert "\n" not in str(caught.value) and target.read_text() == "as it was"
 
 
-def test_a_private_file_is_whole_where_the_system_writes_little_at_a_time(
-    tmp_path, monkeypatch
-):
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda handle, part: write(handle, part[:3]))
+def test_a_private_file_is_its_owners_alone(tmp_path):
     path = tmp_path / "key"
     files.write_private(path, bytes(range(32)), tmp_path / ".partial")
     assert path.read_bytes() == bytes(range(32))
     assert [*tmp_path.iterdir()] == [path] and path.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_full_disk_leaves_no_part_of_a_private_file(tmp_path, monkeypatch):
-    def full(handle):
-        del handle
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left.*key"):
-        files.write_private(tmp_path / "key", bytes(32), tmp_path / ".partial")
-    assert not [*tmp_path.iterdir()]

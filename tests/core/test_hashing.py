@@ -12,19 +12,17 @@ from fl_sketch.core import hashing
 
 DRAWS = 200_000
 KEYS = jax.random.key(11)
-families = pytest.mark.parametrize("family", hashing.SIGNS)
 
 
-def signs_of(family, coordinates, rows):
+def signs_of(coordinates, rows):
     """Returns signs of shape (draws, rows, coordinates)."""
-    signs = hashing.SIGNS[family]()
     index = jnp.asarray(coordinates, jnp.uint32)
 
     @jax.jit
     @jax.vmap
     def draw(key):
-        seeds = signs.seeds(key, max(rows) + 1)
-        masks = [signs.mask(seeds, index, row) for row in rows]
+        seeds = hashing.sign_seeds(key, max(rows) + 1)
+        masks = [hashing.sign_mask(seeds, index, row) for row in rows]
         return hashing.flip(jnp.ones(len(coordinates)), jnp.stack(masks))
 
     return np.asarray(draw(jax.random.split(KEYS, DRAWS)))
@@ -35,45 +33,22 @@ def largest_z(products):
     return np.abs(products.mean(axis=0)).max() * DRAWS**0.5
 
 
-@families
-def test_signs_are_balanced_and_independent_in_pairs_and_fours(family):
+def test_signs_are_balanced_and_independent_in_pairs_and_fours():
     # Neighbours, powers of two and their sums: where weak mixers show.
     coordinates = [0, 1, 2, 3, 64, 65, 2**20, 2**20 + 64, 2**24 + 1, 7654321]
-    signs = signs_of(family, coordinates, rows=[0])[:, 0]
+    signs = signs_of(coordinates, rows=[0])[:, 0]
     assert largest_z(signs) < 4.5
     for size in (2, 4):
         for chosen in itertools.combinations(range(len(coordinates)), size):
             assert largest_z(np.prod(signs[:, chosen], axis=1)) < 4.5, chosen
 
 
-@families
-def test_rows_have_independent_signs(family):
+def test_rows_have_independent_signs():
     rows = [0, 1, 4, 31, 32, 40]
-    signs = signs_of(family, [0, 5, 1000], rows)
+    signs = signs_of([0, 5, 1000], rows)
     assert largest_z(signs) < 4.5
     for one, other in itertools.combinations(range(len(rows)), 2):
         assert largest_z(signs[:, one] * signs[:, other]) < 4.5
-
-
-def test_polynomial_arithmetic_is_exact():
-    prime = hashing.MERSENNE
-    rng = np.random.default_rng(0)
-    edges = [0, 1, 2, 2**15, 2**16 - 1, 2**16, prime - 2, prime - 1]
-    a = np.array(edges + rng.integers(0, prime, 500).tolist(), np.uint64)
-    b = np.concatenate([a[::-1][: len(edges)], rng.permutation(a[len(edges) :])])
-    product = hashing._times(jnp.asarray(a, jnp.uint32), jnp.asarray(b, jnp.uint32))
-    np.testing.assert_array_equal(np.asarray(product, np.uint64), a * b % prime)
-
-
-def test_polynomial_signs_are_the_low_bit_of_the_cubic():
-    signs = hashing.polynomial_signs()
-    seeds = signs.seeds(jax.random.key(0), 2)
-    index = jnp.array([0, 1, 17, 2**30], jnp.uint32)
-    for row in range(2):
-        a, b, c, e = (int(word) for word in seeds[row])
-        cubic = [((a * i + b) * i + c) * i + e for i in index.tolist()]
-        expected = [value % hashing.MERSENNE % 2 << 31 for value in cubic]
-        assert signs.mask(seeds, index, row).tolist() == expected
 
 
 def test_mix_is_a_bijection_on_the_words_of_a_range():

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from fl_sketch import sketch
 from fl_sketch.core import wire
 from fl_sketch.core.protocols import Field
 from fl_sketch.core.wire import Chosen
@@ -51,12 +50,6 @@ def test_a_sketch_takes_four_bytes_a_number(name):
     op, key = build(name, 8, 30), jax.random.key(0)
     s = op.apply(key, jnp.arange(30.0))
     assert len(encoded(s)) == 4 * op.size(30)
-
-
-def test_a_leaf_by_leaf_message_takes_four_bytes_a_number():
-    tree = {"w": jnp.ones((5, 6)), "b": jnp.ones(6)}
-    op, key = sketch.leaf_by_leaf(sketch.count_sketch(9)), jax.random.key(0)
-    assert len(encoded(op.apply(key, tree))) == 4 * op.size(tree)
 
 
 LENGTHS = (0, 1, 7, 8, 9, 2**32 - 1, 2**32, 2**35 - 7, 2**35, 2**40 - 1)

@@ -5,6 +5,7 @@ one all about what jax makes of an operator, and one all about several devices.
 """
 
 import functools
+import itertools
 from typing import NamedTuple
 
 import chex
@@ -12,15 +13,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 from jax.sharding import PartitionSpec as P
 
+from fl_sketch import sketch
 from fl_sketch.core import trees
+from fl_sketch.sketch import hadamard
+from fl_sketch.sketch.median import comparators, median
 from tests.channels.rounds import quickly
 from tests.meshes import mesh_of
-from tests.operators import KINDS, OPERATORS, build
+from tests.operators import OPERATORS, build, every_operator
 
-every_operator = pytest.mark.parametrize("name", OPERATORS)
-every_kind = pytest.mark.parametrize("name", KINDS)
 KEYS = 10_000
 D, B = 30, 6  # of plain calls
 CLOSE = {"rtol": 1e-4, "atol": 1e-3}
@@ -91,13 +94,11 @@ def answers(name, d, b, keys):
 
 # (d, b, keys): b divides d, and does not; and of few keys, b is more than d, and one.
 MANY = [(32, 8, KEYS), (19, 5, KEYS)]
-FEW = [(name, *shape) for name in KINDS for shape in [(5, 7, 1), (1, 1, 1)]]
+FEW = [(5, 7, 1), (1, 1, 1)]
 
 
-@pytest.mark.parametrize(
-    ("name", "d", "b", "keys"),
-    [(name, *shape) for name in OPERATORS for shape in MANY] + FEW,
-)
+@every_operator
+@pytest.mark.parametrize(("d", "b", "keys"), MANY + FEW)
 def test_sketch_is_linear_and_the_adjoint_is_its_transpose(name, d, b, keys):
     r, (rx, ry, rxy), s, back, _ = answers(name, d, b, keys)
     x, y = (np.asarray(vector(d, seed), np.float64) for seed in (1, 2))
@@ -122,7 +123,7 @@ def test_estimate_is_unbiased_with_the_error_of_its_closed_form(name, d, b, keys
     assert errors.mean() == pytest.approx(expected, abs=tolerance)
 
 
-@every_kind
+@every_operator
 def test_every_round_has_a_fresh_sketch_and_one_key_the_same(name):
     op, x = plain(name), vector(D)
     first = op.apply(key_of(0), x)
@@ -186,7 +187,7 @@ def made(name):
     return everything(key_of(4), vectors(3, D))
 
 
-@every_kind
+@every_operator
 def test_jit_vmap_and_map_agree_with_the_plain_call(name):
     op, results, key = plain(name), made(name), key_of(4)
     close = {"rtol": 1e-5, "atol": 1e-5}
@@ -199,7 +200,7 @@ def test_jit_vmap_and_map_agree_with_the_plain_call(name):
             np.testing.assert_allclose(way, back, rtol=1e-4, atol=1e-4)
 
 
-@every_kind
+@every_operator
 def test_derivatives_are_those_of_a_linear_map(name):
     """Forwards R, backwards R^T, and once more: an attack differentiates twice."""
     op, key, results, (x, dx, _) = plain(name), key_of(4), made(name), vectors(3, D)
@@ -211,7 +212,7 @@ def test_derivatives_are_those_of_a_linear_map(name):
     np.testing.assert_allclose(results.twice[0], again, rtol=1e-3, atol=5e-3)
 
 
-@every_kind
+@every_operator
 def test_over_devices_sketches_add_up_and_keys_may_differ(name):
     op, key, xs, x = plain(name), key_of(6), vectors(2, D), vector(D)
     keys = jax.random.split(key_of(0), 2)
@@ -236,7 +237,7 @@ def test_over_devices_sketches_add_up_and_keys_may_differ(name):
     np.testing.assert_allclose(own[1], by_own_key, rtol=1e-5, atol=1e-5)
 
 
-@every_kind
+@every_operator
 def test_float16_types_are_summed_in_float32(name):
     op, key, x = plain(name), key_of(2), vector(D).astype(jnp.bfloat16)
     s = op.apply(key, x)
@@ -246,7 +247,7 @@ def test_float16_types_are_summed_in_float32(name):
     assert jax.eval_shape(op.transpose, key, s, x).dtype == jnp.bfloat16
 
 
-@every_kind
+@every_operator
 def test_nan_is_not_hidden(name):
     op, key = plain(name), key_of(0)
     assert np.isnan(op.apply(key, np.full(D, np.nan, np.float32))).all()
@@ -257,7 +258,7 @@ def test_nan_is_not_hidden(name):
     assert np.isnan(op.estimate(key, s, D)[17])
 
 
-@every_kind
+@every_operator
 def test_a_tree_is_sketched_as_the_vector_of_its_leaves(name):
     tree = {"w": vector(20).reshape(4, 5), "b": (vector(9), vector(1).reshape(()))}
     op, key, flat = plain(name), key_of(1), np.asarray(trees.ravel(tree))
@@ -271,7 +272,7 @@ def test_a_tree_is_sketched_as_the_vector_of_its_leaves(name):
     chex.assert_trees_all_equal(back, op.transpose(key, s, shapes))
 
 
-@every_operator
+@pytest.mark.parametrize("name", OPERATORS)
 def test_resize_keeps_the_operator_and_changes_the_budget(name):
     smaller = OPERATORS[name].make(16).resize(8)
     if name == "identity":
@@ -279,3 +280,104 @@ def test_resize_keeps_the_operator_and_changes_the_budget(name):
         return
     assert 4 <= smaller.size(40) <= 8
     assert OPERATORS[name].make(16).resize(1).size(40) <= 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*OPERATORS.keys() - {"identity"}])
+def test_no_operator_needs_more_than_two_vectors_and_a_few_messages(name):
+    d = 2**24
+    dense = name in ("gaussian", "ams")
+    op = OPERATORS[name].make(1000 if dense else d // 100)
+    x, s = jax.ShapeDtypeStruct((d,), jnp.float32), jax.eval_shape(op.zeros)
+    kernels = [(op.apply, x)]
+    for read in readings(op):
+        kernels.append((lambda key, s, read=read: read(key, s, d), s))
+    for kernel, given in kernels:
+        compiled = jax.jit(kernel).lower(key_of(0), given).compile()
+        memory = compiled.memory_analysis()
+        taken = memory.temp_size_in_bytes + memory.output_size_in_bytes
+        assert taken <= 4 * (2 * d + 4 * op.size() + 2**20)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"), [("fixed_key", "gaussian"), ("materialized", "count_sketch_x5")]
+)
+def test_of_one_key_it_is_the_operator_under_that_key(change, name):
+    op, key, tree = plain(name), key_of(1), {"w": vector(20), "b": vector(10)}
+    of_one_key = getattr(sketch, change)(op, key)
+    assert of_one_key.fixed_key and of_one_key.size(tree) == op.size(tree)
+    assert of_one_key.resize(5).fixed_key
+
+    @quickly
+    def both(key, other, tree):
+        message, made = op.apply(key, tree), []
+        for each, own in ((of_one_key, other), (op, key)):
+            backs = [
+                read(own, message, tree) for read in (each.transpose, each.estimate)
+            ]
+            made.append((each.apply(own, tree), backs, each.resize(5).apply(own, tree)))
+        return made
+
+    chex.assert_trees_all_close(*both(key, key_of(2), tree), rtol=1e-5, atol=1e-5)
+    linear = op.estimate is op.transpose
+    assert linear == (of_one_key.estimate is of_one_key.transpose)
+
+
+@pytest.mark.parametrize(
+    ("error", "call"),
+    [
+        (ValueError, lambda op: op.resize(0)),
+        (TypeError, lambda op: op.resize(2.5)),
+        (TypeError, lambda op: op.apply(key_of(0), {"steps": jnp.int32(3)})),
+        (TypeError, lambda op: op.apply(key_of(0), np.ones(10))),  # float64
+        (ValueError, lambda op: op.apply(key_of(0), {})),
+        (ValueError, lambda op: op.apply(key_of(0), vector(3))),  # shorter than b
+        (TypeError, lambda op: op.apply(jnp.zeros(2, jnp.uint32), vector(D))),
+        (TypeError, lambda op: op.transpose(0, op.zeros(), D)),
+        (ValueError, lambda op: op.transpose(key_of(0), op.zeros()[:-1], D)),
+        (ValueError, lambda op: op.estimate(key_of(0), op.zeros(), 2**31)),
+    ],
+)
+def test_what_cannot_be_sketched_is_refused(error, call):
+    with pytest.raises(error):
+        call(sketch.srht(8))
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("n", [1, 2, 64, 128, 512, 2048])
+def test_both_ways_to_a_walsh_hadamard_transform_are_the_product(n):
+    x = vector(n)
+    expected = scipy.linalg.hadamard(n).astype(np.float64) @ x
+    for transform in (
+        hadamard.walsh_hadamard_by_butterflies,
+        hadamard.walsh_hadamard_by_matmuls,
+    ):
+        np.testing.assert_allclose(jax.jit(transform)(x), expected, atol=1e-4 * n)
+
+
+@pytest.mark.fast
+def test_a_walsh_hadamard_transform_taken_twice_is_n_times_the_vector():
+    n = 2**17
+    there_and_back = jax.jit(lambda x: hadamard.walsh_hadamard(x))
+    x = vector(n)
+    back = there_and_back(there_and_back(x)) / n
+    np.testing.assert_allclose(back, x, atol=1e-3)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("count", [*range(1, 10), 20, 51])
+def test_the_network_sorts_so_that_its_middle_is_the_median(count):
+    rows = np.stack([vector(200, seed) for seed in range(count)])
+    for values in (
+        rows[:, :50].T if count > 9 else itertools.product((0, 1), repeat=count)
+    ):
+        values = list(values)  # Knuth: what sorts all zeros and ones sorts everything
+        for low, high in comparators(count):
+            assert low < high
+            values[low], values[high] = sorted((values[low], values[high]))
+        assert values == sorted(values)
+    of_rows = median([jnp.asarray(row) for row in rows])
+    np.testing.assert_allclose(of_rows, np.median(rows, axis=0), rtol=1e-6)
+    with_nan = [jnp.float32(row[0]) for row in rows]
+    with_nan[count // 2] = jnp.float32(np.nan)
+    assert jnp.isnan(median(with_nan))

@@ -32,7 +32,7 @@ def tile_mates(d, tile):
     return np.bincount(number)[number]
 
 
-def blocked(rows):
+def count_sketch(rows):
     """Pairs in different tiles meet with probability 1/cols, others never."""
 
     def error(x, b):
@@ -42,12 +42,7 @@ def blocked(rows):
     return error
 
 
-def independent(rows):
-    """Every pair meets with probability 1/cols."""
-    return lambda x, b: (x.size - 1) / (rows * b) * x @ x
-
-
-def sparse_one(nonzeros):
+def sparse_embedding(nonzeros):
     """1/b across tiles; within a tile (s-1)/(s (b-1))."""
 
     def error(x, b):
@@ -55,16 +50,6 @@ def sparse_one(nonzeros):
         mates = tile_mates(d, min(b, d))
         within = (s - 1) / (s * (b - 1)) if b > 1 else 0.0
         return x**2 @ ((d - mates) / b + (mates - 1) * within)
-
-    return error
-
-
-def sparse_two(nonzeros):
-    """1/b across tiles of b/s coordinates, never within; here b/s is given."""
-
-    def error(x, b):
-        d = x.size
-        return x**2 @ (d - tile_mates(d, min(b, d))) / (nonzeros * b)
 
     return error
 

@@ -10,7 +10,6 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from fl_sketch import engine, sketch
-from fl_sketch.algorithms import catalog
 from fl_sketch.core import trees
 from tests.channels.rounds import quickly
 
@@ -21,9 +20,7 @@ SHAPES = {"bias": (8,), "few": (3,), "heads": (4, 2, 3), "kernel": (6, 10)}
 OPERATORS = {
     "count_sketch": sketch.count_sketch(70),
     "count_sketch_x3": sketch.count_sketch(6, rows=3),
-    "sparse_embedding": sketch.sparse_embedding(20, 2),
     "srht": sketch.srht(20),
-    "uniform_sampling": sketch.uniform_sampling(20),
     "gaussian": sketch.gaussian(20),
 }
 EXACT = {"rtol": 0, "atol": 0}
@@ -121,20 +118,11 @@ def test_an_update_that_cannot_be_cut_is_sketched_whole():
     assert op.transpose(KEY, message, tree)["bias"].shape == (7,)
 
 
-@pytest.mark.parametrize(
-    ("error", "words", "call"),
-    [
-        (ValueError, r"\(5, 10\).*\(5, 9\)",
-         lambda op: op.transpose(KEY, jnp.zeros((5, 9)), update())),
-        (TypeError, "like=100", lambda op: op.transpose(KEY, op.zeros(), 100)),
-        (ValueError, "parts=0", lambda op: sketch.sharded(op, 0)),
-        (ValueError, r"fixed_key\(sharded\(op",
-         lambda op: sketch.sharded(sketch.fixed_key(op, KEY), PARTS)),
-        (ValueError, "stored=False", lambda op: catalog.build_sketch(
-            "srht", 64, compression=4, rows=1, layout="whole", stored=True, parts=2
-        )),
-    ],
-)  # fmt: skip
-def test_what_it_cannot_be_asked_is_refused(error, words, call):
-    with pytest.raises(error, match=words):
-        call(sketch.sharded(sketch.count_sketch(10, rows=5), PARTS))
+def test_what_it_cannot_be_asked_is_refused():
+    op = sketch.sharded(sketch.count_sketch(10, rows=5), PARTS)
+    with pytest.raises(ValueError, match=r"\(5, 10\).*\(5, 9\)"):
+        op.transpose(KEY, jnp.zeros((5, 9)), update())
+    with pytest.raises(TypeError, match="like=100"):
+        op.transpose(KEY, op.zeros(), 100)
+    with pytest.raises(ValueError, match=r"fixed_key\(sharded\(op"):
+        sketch.sharded(sketch.fixed_key(op, KEY), PARTS)
