@@ -10,11 +10,11 @@ GROUPS = {
     "Train": ("train", "network", "sweep", "compare", "plot"),
     "Use a trained model": ("predict", "generate"),
     "Privacy": ("calibrate", "audit", "release"),
-    "Plan and reproduce": ("plan", "compile", "reproduce"),
-    "Attack": ("attack",),
+    "Plan": ("plan", "compile"),
+    "Attack and inspect": ("attack", "spectrum"),
     "Study": (
-        *("scaling", "spectrum", "tracking", "trade", "theorems", "quadratics"),
-        *("heavy_tails", "means", "features"),
+        *("tracking", "trade", "theorems", "quadratics"),
+        *("heavy_tails", "means"),
     ),
     "Benchmark": ("benchmark",),
 }
