@@ -70,49 +70,29 @@ class Attack(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The result of an attack.
+    """The result of an attack; measures are those of every image."""
 
-    Attributes:
-      true: the images, shape=(images, height, width, channels).
-      found: the attacker's images.
-      mismatch: `|m(z) - s|^2 / |s|^2`, shape=(attacks,).
-      psnr: the PSNR of every image, in decibels.
-      baseline_psnr: that of the mean training image.
-      epsilon: the epsilon of one round of the config; None without noise.
-    """
-
-    true: np.ndarray
+    true: np.ndarray  # [images, height, width, channels]
     found: np.ndarray
-    mismatch: np.ndarray
-    psnr: np.ndarray
+    mismatch: np.ndarray  # `|m(z) - s|^2 / |s|^2`, of every attack
+    psnr: np.ndarray  # in decibels
     ssim: np.ndarray
     mse: np.ndarray
-    baseline_psnr: np.ndarray
-    epsilon: float | None
+    baseline_psnr: np.ndarray  # that of the mean training image
+    epsilon: float | None  # of one round of the config; None without noise
 
 
 class Problem(NamedTuple):
-    """A config and what is attacked of it.
-
-    Attributes:
-      setup: the program of the config.
-      algorithm: the algorithm of the config.
-      noiseless: the same without noise, which the attacker does not know.
-      server: what clients download: fresh weights.
-      key: the key of the run.
-      images: the true images, shape=(attacks, images, height, width, channels).
-      targets: their labels, shape=(attacks, images).
-      clients: the number of clients of an attack, with as many images each.
-    """
+    """A config and what is attacked of it."""
 
     setup: Setup
     algorithm: Algorithm
-    noiseless: Algorithm
-    server: Server
-    key: Key
-    images: np.ndarray
-    targets: np.ndarray
-    clients: int
+    noiseless: Algorithm  # the attacker does not know the noise
+    server: Server  # what clients download: fresh weights
+    key: Key  # of the run
+    images: np.ndarray  # [attacks, images, height, width, channels]
+    targets: np.ndarray  # [attacks, images]
+    clients: int  # of an attack, with as many images each
 
     @property
     def attacker(self) -> Key:
@@ -175,14 +155,14 @@ class Problem(NamedTuple):
 
         def message(client):
             number, inputs, labels = client
+            own = keys._replace(own=jax.random.fold_in(keys.own, number))
 
-            def batches(inputs):
+            def batches(inputs):  # the same in every step
+                leaves = Examples(inputs, labels)
                 return jax.tree.map(
-                    lambda leaf: jnp.broadcast_to(leaf, (steps, *leaf.shape)),
-                    Examples(inputs, labels),
+                    lambda leaf: jnp.broadcast_to(leaf, (steps, *leaf.shape)), leaves
                 )
 
-            own = keys._replace(own=jax.random.fold_in(keys.own, number))
             return inversion.client_view(algorithm, self.server, own, batches)(inputs)
 
         def total(inputs):

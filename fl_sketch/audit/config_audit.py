@@ -77,12 +77,9 @@ class Noise(NamedTuple):
 def check(audit: Audit) -> None:
     """Raises a ValueError for an impossible `audit`."""
     validate.at_least_one(trials=audit.trials, rounds=audit.rounds)
-    if audit.canaries and audit.canaries < 2 * GUESSES:
-        msg = (
-            f"Expected canaries to be 0 or at least {2 * GUESSES}, "
-            f"got canaries={audit.canaries}."
-        )
-        raise ValueError(msg)
+    if 0 != audit.canaries < 2 * GUESSES:
+        msg = f"Expected canaries to be 0 or at least {2 * GUESSES}, got "
+        raise ValueError(msg + f"canaries={audit.canaries}.")
     plans.between(0, 1, confidence=audit.confidence)
 
 
@@ -102,17 +99,16 @@ def run(
         yield noise(setup, audit)
     if not audit.canaries:
         return
-    left_out = "the run with canaries is left out: "
+    why = ""
     if guarantee.unit == "example":
         why = "canaries are clients, and unit=example does not protect clients"
-        yield left_out + why
     elif not exchanged(setup).of_updates:
-        yield left_out + (
+        why = (
             f"the server of algorithm={setup.config.algorithm} receives no updates in "
-            "which it could look for canaries"
         )
-    else:
-        yield with_canaries(setup, audit)
+        why += "which it could look for canaries"
+    left_out = f"the run with canaries is left out: {why}"
+    yield left_out if why else with_canaries(setup, audit)
 
 
 def play(setup: Setup, audit: Audit) -> Found:
@@ -360,8 +356,7 @@ def algorithm_of(config: ConfigDict, setup: Setup) -> Algorithm:
     """
     z = claimed(config, setup.guarantee).noise_multiplier
     numbers = parse.numbers_of(config)
-    loss = setup.loss(numbers)
-    return privacy.algorithm_of(config, loss, setup.params, numbers, z)
+    return privacy.algorithm_of(config, setup.loss(numbers), setup.params, numbers, z)
 
 
 def scaled(config: ConfigDict, population: int, sample: float) -> ConfigDict:

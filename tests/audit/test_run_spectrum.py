@@ -55,7 +55,7 @@ def test_more_examples_than_there_are_is_said_in_a_line(folder):
 
 
 def test_code_of_a_folder_runs_only_if_it_is_named(tmp_path):
-    own = tmp_path / "own.py"
+    own, place = tmp_path / "own.py", str(tmp_path / "run")
     own.write_text(
         "from flax import linen as nn\n"
         "def net(classes):\n"
@@ -63,13 +63,10 @@ def test_code_of_a_folder_runs_only_if_it_is_named(tmp_path):
         "    return nn.Sequential([flat, nn.Dense(classes)])\n"
     )
     keys = {"model__name": f"{own}:net", "rounds": 1, "eval_every": 1}
-    run(config_with(**keys), str(tmp_path / "run"), say=lambda line: None)
-
-    def spectra(**options):
-        sizes = {"examples": 20, "probes": 2, "steps": 3}
-        where = str(tmp_path / "run"), default.get_config(), None
-        return run_spectrum.of_run(*where, **sizes, **options, log=lambda line: None)
-
+    run(config_with(**keys), place, say=lambda line: None)
+    where, sizes = (place, default.get_config(), None), (20, 2, 3)
+    how = dict(zip(("examples", "probes", "steps"), sizes, strict=True))
     with pytest.raises(ValueError, match="--plugin="):
-        spectra()
-    assert [row["round"] for row in spectra(plugin=[f"{own}:net"])] == [0, 1]
+        run_spectrum.of_run(*where, **how)
+    rows = run_spectrum.of_run(*where, **how, plugin=[f"{own}:net"])
+    assert [row["round"] for row in rows] == [0, 1]
