@@ -10,9 +10,8 @@ GROUPS = {
     "Train": ("train", "network", "sweep", "compare", "plot"),
     "Use a trained model": ("predict", "generate"),
     "Privacy": ("calibrate", "audit", "release"),
-    "Plan and reproduce": ("plan", "reproduce"),
-    "Attack": ("attack",),
-    "Study": ("scaling", "spectrum", "features"),
+    "Plan": ("plan",),
+    "Attack and inspect": ("attack", "spectrum"),
 }
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 
 import pytest
 
@@ -21,11 +22,12 @@ LAYERS = [
     ["privacy"],
     ["algorithms", "workdir"],
     ["engine"],
-    ["audit", "config"],
+    ["config"],
     ["run"],
-    ["network", "sweep"],
+    ["audit", "network", "sweep"],
     ["experiments"],
 ]
+UP = ("launch", "tests", "configs", "experiments", "benchmarks")
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -49,8 +51,7 @@ def imported(path):
             first, *rest = name.split(".")
             if first == "fl_sketch" and rest:
                 yield rest
-            above = ("launch", "tests", "configs", "benchmarks", "experiments")
-            assert first not in above, f"{path} looks up"
+            assert first not in UP, f"{path} looks up"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -65,12 +66,26 @@ def test_imports_go_down(path):
             assert HEIGHT[rest[0]] < HEIGHT[own], f"{path} imports {'.'.join(rest)}"
 
 
+def test_studies_are_imported_by_nothing():
+    for path in [*(ROOT / "launch").glob("*.py"), *(ROOT / "configs").glob("*.py")]:
+        assert not re.search(
+            r"^ *(?:from|import) (?:experiments|benchmarks)\b", path.read_text(), re.M
+        ), path
+
+
 def test_every_layer_exists():
     assert {place(path) for path in FILES} - {"__init__"} == set(HEIGHT)
 
 
 def python_files():
-    for folder in ("fl_sketch", "launch", "configs", "tests", "benchmarks"):
+    for folder in (
+        "fl_sketch",
+        "launch",
+        "configs",
+        "tests",
+        "benchmarks",
+        "experiments",
+    ):
         yield from (ROOT / folder).rglob("*.py")
 
 

@@ -5,16 +5,15 @@ import functools
 
 import pytest
 
-from fl_sketch.audit import canaries, game
+from fl_sketch.audit import canaries, config_audit, game
 from fl_sketch.config import privacy as protection
-from fl_sketch.experiments import audit
 from fl_sketch.privacy import accounting, integer_noise
 from fl_sketch.run import prepare
 from tests.run.configs import config_with
 
 pytestmark = pytest.mark.slow
 
-FEW = audit.Audit(trials=2**15, rounds=2, canaries=40, repetitions=2)
+FEW = config_audit.Audit(trials=2**15, rounds=2, canaries=80)
 POISSON = {
     "data__clients": 400,
     "cohort__sampling": "poisson",
@@ -87,7 +86,7 @@ MORE = {"poisson, replaced, watched, adaptive": 4}
 def played(name, **changes):
     trials = FEW.trials * MORE.get(name, 1)
     setup = prepare(config_with(**CONFIGS[name] | changes))
-    return audit.play(setup, FEW._replace(trials=trials))
+    return config_audit.play(setup, FEW._replace(trials=trials))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -112,7 +111,7 @@ def test_a_config_with_half_the_noise_is_exposed(name, monkeypatch):
 
 
 def noise_of(name, **changes):
-    return audit.noise(prepare(config_with(**CONFIGS[name] | changes)), FEW)
+    return config_audit.noise(prepare(config_with(**CONFIGS[name] | changes)), FEW)
 
 
 def with_noise(change):
@@ -136,11 +135,11 @@ WRONG = {  # the noise of one draw, by a function of its variance over the right
 def test_the_noise_of_integers_is_as_large_as_was_counted(name, monkeypatch):
     found = noise_of(name)
     assert not found.broken and 1 - found.margin < found.share < 1 + found.margin
-    assert found.numbers >= FEW.trials and f"{found.share:.4f}" in found.what
+    assert found.samples >= FEW.trials and f"{found.share:.4f}" in found.what
     for wrong in WRONG.values():
         monkeypatch.undo()
         monkeypatch.setattr(integer_noise, "noise", with_noise(wrong))
-        assert audit.noise(
+        assert config_audit.noise(
             prepare(config_with(**CONFIGS[name])), FEW._replace(trials=2**18)
         ).broken
 
@@ -150,7 +149,7 @@ def test_the_noise_is_right_where_few_clients_are_no_whole_number():
     options = {"data__clients": 400, "cohort__size": 40}
     options |= {"cohort__sampling": "poisson", "privacy__relation": "add_remove"}
     config = config_with(**CONFIGS["integers of the server"] | options)
-    found = audit.noise(prepare(config), FEW)
+    found = config_audit.noise(prepare(config), FEW)
     assert not found.broken and 1 - found.margin < found.share < 1 + found.margin
 
 
@@ -162,7 +161,7 @@ def test_noise_that_is_always_even_gives_low_bits_away(monkeypatch):
     monkeypatch.setattr(integer_noise, "noise", even)
     assert not noise_of("integers of the server", **odd).broken
     setup = prepare(config_with(**CONFIGS["integers of the server"] | odd))
-    row = audit.play(setup, FEW)
+    row = config_audit.play(setup, FEW)
     assert row.broken and row.found_epsilon > 2 * row.claimed_epsilon
 
 
@@ -171,7 +170,9 @@ def test_an_exchange_that_was_not_counted_is_exposed():
     plan = setup.guarantee.plan
     assert plan.releases == 2
     forgotten = setup.guarantee._replace(plan=plan._replace(releases=1))
-    assert audit.play(dataclasses.replace(setup, guarantee=forgotten), FEW).broken
+    assert config_audit.play(
+        dataclasses.replace(setup, guarantee=forgotten), FEW
+    ).broken
 
 
 PLAYED = game.Found("game", 1.0, 1e-3, 0.9, 0.95, 8 * game.BLOCK, 9.0, 0.1)
@@ -180,17 +181,17 @@ PLAYED = game.Found("game", 1.0, 1e-3, 0.9, 0.95, 8 * game.BLOCK, 9.0, 0.1)
 @pytest.fixture
 def known(monkeypatch):
     """No game is played here."""
-    monkeypatch.setattr(audit, "play", lambda setup, few: PLAYED)
+    monkeypatch.setattr(config_audit, "play", lambda setup, few: PLAYED)
 
 
 @pytest.mark.usefixtures("known")
 def test_both_audits_of_a_config_are_made():
-    first, run = audit.run(config_with(**POISSON), FEW)
+    first, run = config_audit.run(config_with(**POISSON), FEW)
     assert first == PLAYED
     assert 0 <= run.found_epsilon <= run.claimed_epsilon
-    assert "5 rounds, 40 of 440 clients are canaries" in run.what
+    assert "5 rounds, 80 of 480 clients are canaries" in run.what
     assert run.trials == 80 and "of 16 guesses right" in run.what
-    plan = accounting.Plan(5, 110, 440)
+    plan = accounting.Plan(5, 120, 480)
     assert run.claimed_epsilon == pytest.approx(
         accounting.spent(plan, 1.5, delta=1e-3), abs=1e-3
     )
@@ -206,7 +207,9 @@ def test_canaries_that_push_up_or_down_find_half_a_promise_out(monkeypatch):
         protection, "guarded", lambda c, b, z, *rest: GUARDED(c, b, z / 50, *rest)
     )
     config = config_with(**REPLACED_RUN | {"privacy__noise_multiplier": 40.0})
-    assert audit.with_canaries(prepare(config), FEW._replace(canaries=60)).broken
+    assert config_audit.with_canaries(
+        prepare(config), FEW._replace(canaries=120)
+    ).broken
 
 
 UNFIT = {
@@ -218,24 +221,19 @@ UNFIT = {
 @pytest.mark.usefixtures("known")
 @pytest.mark.parametrize("why", UNFIT)
 def test_runs_without_a_place_for_canaries_are_left_out(why):
-    first, line = audit.run(config_with(**UNFIT[why]), FEW)
+    first, line = config_audit.run(config_with(**UNFIT[why]), FEW)
     assert first == PLAYED
     assert "left out" in line and why in line
 
 
 def test_what_claims_nothing_is_refused():
     with pytest.raises(ValueError, match="config.privacy: .*bound='none'"):
-        list(audit.run(config_with(), FEW))
+        list(config_audit.run(config_with(), FEW))
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("trials", 0), ("rounds", 0), ("repetitions", 0), ("canaries", 5)]
-    + [("confidence", 1.0)],
-)
-def test_audits_that_cannot_be_made_are_refused(name, value):
-    with pytest.raises(ValueError, match=f"{name}={value}"):
-        audit.check(FEW._replace(**{name: value}))
+def test_audits_that_cannot_be_made_are_refused():
+    with pytest.raises(ValueError, match="canaries=5"):
+        config_audit.check(FEW._replace(canaries=5))
 
 
 @pytest.mark.parametrize(
