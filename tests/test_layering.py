@@ -16,7 +16,7 @@ PACKAGE = ROOT / "fl_sketch"
 # each other.
 LAYERS = [
     ["core"],
-    ["sketch", "theory", "data", "models", "fast"],
+    ["sketch", "theory", "data", "models"],
     ["channels", "transforms"],
     ["privacy"],
     ["algorithms", "workdir"],

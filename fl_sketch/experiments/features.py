@@ -15,7 +15,7 @@ import numpy as np
 import optax
 from tqdm import tqdm
 
-from fl_sketch import fast, models
+from fl_sketch import models
 from fl_sketch.core import validate
 from fl_sketch.data.examples import Examples, Splits, normalise
 from fl_sketch.models import huggingface
@@ -54,7 +54,6 @@ def extract(
     params = _trained(model, public, epochs, batch, rate, seed, say)
 
     @jax.jit
-    @fast.form
     def features(inputs):
         _, layers = model.apply(
             {"params": params},
@@ -82,7 +81,6 @@ def of_pretrained(
     module, params, *_ = huggingface.load(folder)
 
     @jax.jit
-    @fast.form
     def features(inputs):
         return module.apply({"params": params}, normalise(inputs))
 
@@ -105,7 +103,6 @@ def _of(
 
 def _trained(model, examples: Examples, epochs, batch, rate, seed, say):
     loss, tx = models.classification(model), optax.adam(rate)
-    value_of = fast.form(loss.value)
     count = len(examples.targets) // batch
     first = normalise(jnp.asarray(examples.inputs[:1]))
     params = loss.init(jax.random.key(seed), first)
@@ -113,7 +110,7 @@ def _trained(model, examples: Examples, epochs, batch, rate, seed, say):
     @jax.jit
     def step(carry, inputs, targets):
         params, opt = carry
-        value, grads = jax.value_and_grad(value_of)(params, normalise(inputs), targets)
+        value, grads = jax.value_and_grad(loss.value)(params, normalise(inputs), targets)
         updates, opt = tx.update(grads, opt, params)
         return (optax.apply_updates(params, updates), opt), value
 

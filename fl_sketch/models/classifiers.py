@@ -8,6 +8,7 @@
 61706
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from fl_sketch.core import validate
+from fl_sketch.models.conv import conv, conv_pool
 from fl_sketch.models.layers import ByClass
 
 KERNELS = {
@@ -132,9 +134,10 @@ class LeNet(nn.Module):
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Returns logits [batch, classes] of float images in NHWC order."""
-        x = nn.relu(nn.Conv(6, (5, 5), name="conv1")(images(inputs, 12)))
-        x = nn.Conv(16, (5, 5), padding="VALID", name="conv2")(_pooled(x))
-        x = _flat(_pooled(nn.relu(x)))
+        layer = functools.partial(nn.Conv, conv_general_dilated=conv_pool)
+        x = nn.relu(layer(6, (5, 5), name="conv1")(images(inputs, 12)))
+        x = nn.relu(layer(16, (5, 5), padding="VALID", name="conv2")(x))
+        x = _flat(x)
         x = nn.relu(nn.Dense(120, name="dense1")(x))
         x = nn.relu(nn.Dense(84, name="dense2")(x))
         return nn.Dense(self.classes, name="dense3")(x)
@@ -149,9 +152,10 @@ class SigmoidLeNet(nn.Module):
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Returns logits [batch, classes] of float images in NHWC order."""
         wide: dict[str, Any] = {"kernel_init": _wide, "bias_init": _wide}
+        fast: dict[str, Any] = wide | {"conv_general_dilated": conv}
         x = images(inputs)
         for number, strides in enumerate((2, 2, 1), start=1):
-            layer = nn.Conv(12, (5, 5), strides, name=f"conv{number}", **wide)
+            layer = nn.Conv(12, (5, 5), strides, name=f"conv{number}", **fast)
             x = nn.sigmoid(layer(x))
         return nn.Dense(self.classes, name="dense", **wide)(_flat(x))
 
@@ -174,9 +178,10 @@ class Cnn(nn.Module):
         """Returns logits [batch, classes] of float images in NHWC order."""
         begin: dict[str, Any] = {"kernel_init": KERNELS[self.kernels]}
         valid: dict[str, Any] = begin | {"padding": "VALID"}
-        x = nn.Conv(self.width, (3, 3), name="conv1", **valid)(images(inputs, 6))
-        x = nn.Conv(2 * self.width, (3, 3), name="conv2", **valid)(nn.relu(x))
-        x = _pooled(nn.relu(x))
+        first, second = ({"conv_general_dilated": f} | valid for f in (conv, conv_pool))
+        x = nn.Conv(self.width, (3, 3), name="conv1", **first)(images(inputs, 6))
+        x = nn.Conv(2 * self.width, (3, 3), name="conv2", **second)(nn.relu(x))
+        x = nn.relu(x)
         x = nn.Dropout(self.dropout / 2, deterministic=not train)(x)
         x = nn.relu(nn.Dense(self.hidden, name="dense1", **begin)(_flat(x)))
         x = nn.Dropout(self.dropout, deterministic=not train)(x)
@@ -200,10 +205,6 @@ def images(inputs: jax.Array, least: int = 1) -> jax.Array:
         msg = f"Expected images of {least}x{least} at least, got {high}x{wide}."
         raise ValueError(msg)
     return _floats(inputs)
-
-
-def _pooled(x: jax.Array) -> jax.Array:
-    return nn.max_pool(x, (2, 2), (2, 2))
 
 
 def _flat(inputs: jax.Array) -> jax.Array:

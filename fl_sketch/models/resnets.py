@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from fl_sketch.core import validate
 from fl_sketch.models.classifiers import images
+from fl_sketch.models.conv import conv
 from fl_sketch.models.layers import NORMS
 
 BOTTLENECK_GROUPS = 32  # of group normalisation
@@ -155,4 +156,5 @@ class Bottleneck(nn.Module):
 
 
 def _conv(features: int, size: int, name: str, strides: int = 1) -> nn.Conv:
-    return nn.Conv(features, (size, size), strides, use_bias=False, name=name)
+    fast = {"conv_general_dilated": conv}
+    return nn.Conv(features, (size, size), strides, use_bias=False, name=name, **fast)

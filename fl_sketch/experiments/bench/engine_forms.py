@@ -25,7 +25,7 @@ import optax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fl_sketch import channels, engine, fast, models, sketch
+from fl_sketch import channels, engine, models, sketch
 from fl_sketch.core import chacha, free_memory, trees
 from fl_sketch.core.protocols import Algorithm, Local
 from fl_sketch.data.examples import aligned, normalise
@@ -199,10 +199,9 @@ def plain_round(
     The server's step has size one: the new model is the mean of the clients'.
 
     Args:
-      loss: `(params, (inputs, targets)) -> scalar`, which is replaced by its fast form.
+      loss: `(params, (inputs, targets)) -> scalar`.
       chunk: the number of clients that a device works on at a time, by vmap.
     """
-    loss = fast.form(loss)
 
     def train(params, data, rows):
         """Returns one client's model; rows are (batches, examples of a batch)."""

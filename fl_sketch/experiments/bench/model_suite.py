@@ -3,7 +3,6 @@
   models      the model of `fl_sketch.models` by the engine: the unit
   linen       the same layers as a module of Flax Linen, by the engine
   nnx         as a module of Flax NNX, by the engine
-  as_written  that of Flax Linen, whose layers are left as they are
   loop        that of Flax Linen without the engine: one jitted step after the other
 
 All have the same data, and start from the same kind of numbers.
@@ -29,7 +28,7 @@ from fl_sketch.experiments.bench.workloads import CLASSES, WORKLOADS
 from fl_sketch.experiments.measurements import Column, Table
 
 MODELS = ("W1", "W2")  # workloads with a model that is here too
-FORMS = ("models", "linen", "nnx", "as_written", "loop")
+FORMS = ("models", "linen", "nnx", "loop")
 
 
 class Row(NamedTuple):
@@ -86,7 +85,6 @@ def _timed(setting: Setting, name: str) -> Timed:
     value, params = make(setting.work.model, setting.work.image)
     if name == "loop":
         return _by_steps(setting, value, params)
-    value = engine.as_written(value) if name == "as_written" else value
     return engine_forms.form(
         setting._replace(value=value, params=params), "engine"
     ).timed
