@@ -110,7 +110,9 @@ def _trained(model, examples: Examples, epochs, batch, rate, seed, say):
     @jax.jit
     def step(carry, inputs, targets):
         params, opt = carry
-        value, grads = jax.value_and_grad(loss.value)(params, normalise(inputs), targets)
+        value, grads = jax.value_and_grad(loss.value)(
+            params, normalise(inputs), targets
+        )
         updates, opt = tx.update(grads, opt, params)
         return (optax.apply_updates(params, updates), opt), value
 

@@ -13,9 +13,9 @@ from fl_sketch.models.classifiers import cnn as cnn
 from fl_sketch.models.classifiers import lenet as lenet
 from fl_sketch.models.classifiers import logistic as logistic
 from fl_sketch.models.classifiers import mlp as mlp
-from fl_sketch.models.conv import conv as conv
-from fl_sketch.models.conv import conv_pool as conv_pool
-from fl_sketch.models.conv import max_pool as max_pool
+from fl_sketch.models.convolution import conv as conv
+from fl_sketch.models.convolution import conv_pool as conv_pool
+from fl_sketch.models.convolution import max_pool as max_pool
 from fl_sketch.models.losses import TYPES as TYPES
 from fl_sketch.models.losses import Loss as Loss
 from fl_sketch.models.losses import classification as classification

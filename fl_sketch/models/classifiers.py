@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from fl_sketch.core import validate
-from fl_sketch.models.conv import conv, conv_pool
+from fl_sketch.models.convolution import conv, conv_pool
 from fl_sketch.models.layers import ByClass
 
 KERNELS = {

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from fl_sketch.core import validate
 from fl_sketch.models.classifiers import images
-from fl_sketch.models.conv import conv
+from fl_sketch.models.convolution import conv
 from fl_sketch.models.layers import NORMS
 
 BOTTLENECK_GROUPS = 32  # of group normalisation

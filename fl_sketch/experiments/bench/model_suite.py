@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from fl_sketch import engine
 from fl_sketch.data.examples import normalise
 from fl_sketch.experiments.bench import engine_forms
 from fl_sketch.experiments.bench.engine_forms import Setting

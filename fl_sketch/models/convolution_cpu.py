@@ -32,7 +32,8 @@ def pooled(
         tiles = (height // 2 - 1) * (width // 2 - 1)
         if tiles * _block((examples, height, width)) >= FEWEST:
             return functools.partial(winograd, pads=pads)
-    if kernel[2] < FEW_CHANNELS and examples >= MANY_EXAMPLES:
+    windows = min(height - kernel[0], width - kernel[1]) > 0  # at least one
+    if windows and kernel[2] < FEW_CHANNELS and examples >= MANY_EXAMPLES:
         return functools.partial(by_windows, pads=pads)
     return None
 
@@ -111,23 +112,20 @@ def by_windows(x: jax.Array, kernel: jax.Array, *, pads: Pads) -> jax.Array:
     patch that both share. There is one such product for each column of a window, and
     the pool compares whole blocks. An odd last row or column is left out.
     """
-    height, width, channels, features = kernel.shape
+    height, width, _, features = kernel.shape
     inside = jnp.pad(x.transpose(3, 1, 2, 0), ((0, 0), *pads, (0, 0)))
     columns = _lines(jnp.stack(_lines(inside, 1, height + 1)), 3, width + 1)
     rows, cols = columns[0].shape[2:4]  # after height + 1 and channels
-    blocks = jnp.stack(
-        [jnp.pad(kernel, ((i, 1 - i), (0, 0), (0, 0), (0, 0))) for i in (0, 1)]
-    ).transpose(
-        0, 4, 2, 1, 3
-    )  # rows of a window, features, width, height + 1, channels
-    shared = width * (height + 1) * channels
-    (a, c), (b, d) = (
-        (
-            blocks.reshape(-1, shared)
-            @ jnp.stack(columns[j : j + width]).reshape(shared, -1)
-        ).reshape(2, features, -1)
-        for j in (0, 1)
-    )
+    shifted = [jnp.pad(kernel, ((i, 1 - i), (0, 0), (0, 0), (0, 0))) for i in (0, 1)]
+    # Rows of a window, features, width, height + 1, channels.
+    blocks = jnp.stack(shifted).transpose(0, 4, 2, 1, 3)
+    blocks = blocks.reshape(2 * features, -1)
+
+    def of_column(j):
+        patches = jnp.stack(columns[j : j + width]).reshape(blocks.shape[1], -1)
+        return (blocks @ patches).reshape(2, features, -1)
+
+    (a, c), (b, d) = of_column(0), of_column(1)
     maxima = largest(a, b, c, d)  # flat: one loop
     return maxima.reshape(features, rows, cols, len(x)).transpose(3, 1, 2, 0)
 
@@ -170,12 +168,12 @@ def winograd(x: jax.Array, kernel: jax.Array, *, pads: Pads) -> jax.Array:
         ]
         tiles = [list(row) for row in zip(*columns, strict=True)]
         (a, b), (c, d) = _twice(_of_products, jax.tree.map(jnp.matmul, tiles, factors))
-        above, below = jnp.maximum(a, b), jnp.maximum(c, d)
-        low = jnp.where(d > c, 3, 2)
-        place = jnp.where(below > above, low, jnp.where(b > a, 1, 0))
+        upper, lower = _is_larger(b, a), _is_larger(d, c)
+        above, below = jnp.where(upper, b, a), jnp.where(lower, d, c)
+        place = jnp.where(_is_larger(below, above), 2 + lower, upper)
         place = checkpoint_name(place.astype(jnp.uint8), "place")
-        lower = jnp.where(place == 2, c, d)
-        return jnp.where(place == 0, a, jnp.where(place == 1, b, lower))
+        below = jnp.where(place == 2, c, d)
+        return jnp.where(place == 0, a, jnp.where(place == 1, b, below))
 
     maxima = lax.map(lambda sums: of_block(sums, factors), sums)
     lined = jnp.pad(maxima, ((0, 0), (0, width), (0, 0)))
@@ -231,6 +229,10 @@ def largest(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array) -> jax.Array
     """Maxima, NaN included, whose gradient goes to the first of equal numbers."""
 
     def larger(a, b):
-        return jnp.where((b > a) | jnp.isnan(b), b, a)
+        return jnp.where(_is_larger(b, a), b, a)
 
     return larger(larger(a, b), larger(c, d))
+
+
+def _is_larger(b: jax.Array, a: jax.Array) -> jax.Array:
+    return (b > a) | jnp.isnan(b)

@@ -22,8 +22,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from fl_sketch.core.platforms import by_platform
-from fl_sketch.models import conv_cpu
-from fl_sketch.models.conv_cpu import Pads, largest
+from fl_sketch.models import convolution_cpu
+from fl_sketch.models.convolution_cpu import Pads, largest
 
 IMAGES = ("NHWC", "HWIO", "NHWC")
 LARGEST = 11  # places of a kernel, high and wide
@@ -43,7 +43,7 @@ def conv(
     convolution without strides is written by hand: `jax.jvp` works for such a gradient,
     and not for the convolution itself.
     """
-    pads = _pads(lhs, rhs, window_strides, padding, options)
+    pads = zeros_around(lhs, rhs, window_strides, padding, options)
     if pads is None:
         return lax.conv_general_dilated(lhs, rhs, window_strides, padding, **options)
     strides, precision = tuple(window_strides), options.get("precision")
@@ -52,7 +52,7 @@ def conv(
     )
     on_cpu = products
     if lhs.dtype == jnp.float32 and strides == (1, 1):
-        on_cpu = functools.partial(conv_cpu.conv, pads=pads)
+        on_cpu = functools.partial(convolution_cpu.conv, pads=pads)
     return by_platform(lhs, rhs, cpu=on_cpu, default=products)
 
 
@@ -69,7 +69,7 @@ def conv_pool(
     order of numbers. `nn.relu(nn.Conv(6, (5, 5), conv_general_dilated=conv_pool)(x))`
     is `nn.max_pool(nn.relu(nn.Conv(6, (5, 5))(x)), (2, 2), (2, 2))`.
     """
-    pads = _pads(lhs, rhs, window_strides, padding, options)
+    pads = zeros_around(lhs, rhs, window_strides, padding, options)
 
     def apart(lhs, rhs):
         y = conv(lhs, rhs, window_strides, padding, **options)
@@ -77,7 +77,7 @@ def conv_pool(
 
     if pads is None or lhs.dtype != jnp.float32 or tuple(window_strides) != (1, 1):
         return apart(lhs, rhs)
-    on_cpu = conv_cpu.pooled(lhs.shape, rhs.shape, pads)
+    on_cpu = convolution_cpu.pooled(lhs.shape, rhs.shape, pads)
     return by_platform(lhs, rhs, cpu=on_cpu or apart, default=apart)
 
 
@@ -124,10 +124,16 @@ def patches(
     return jnp.matmul(jnp.concatenate(places, -1), kernel, precision=precision)
 
 
-def _pads(lhs, rhs, window_strides, padding, options) -> Pads | None:
-    """Returns the zeros around images; None: not a plain convolution of images."""
+def zeros_around(
+    lhs: Any, rhs: Any, window_strides: Sequence[int], padding: Any, options: Any
+) -> Pads | None:
+    """Returns the zeros before and after both axes of images.
+
+    None: it is not a plain convolution of images, and left to XLA. Arguments are those
+    of `conv`, or their shapes.
+    """
     numbers = options.get("dimension_numbers")
-    one = {
+    ones = {
         *(options.get("lhs_dilation") or ()),
         *(options.get("rhs_dilation") or ()),
         options.get("feature_group_count", 1),
@@ -137,7 +143,7 @@ def _pads(lhs, rhs, window_strides, padding, options) -> Pads | None:
         lhs.ndim != 4
         or lax.conv_dimension_numbers(lhs.shape, rhs.shape, numbers)
         != lax.conv_dimension_numbers(lhs.shape, rhs.shape, IMAGES)
-        or one != {1}
+        or ones != {1}
         or lhs.dtype not in FLOATS
         or options.get("preferred_element_type") not in (None, lhs.dtype)
         or options.get("out_sharding") is not None
