@@ -137,8 +137,7 @@ class LeNet(nn.Module):
         layer = functools.partial(nn.Conv, conv_general_dilated=conv_pool)
         x = nn.relu(layer(6, (5, 5), name="conv1")(images(inputs, 12)))
         x = nn.relu(layer(16, (5, 5), padding="VALID", name="conv2")(x))
-        x = _flat(x)
-        x = nn.relu(nn.Dense(120, name="dense1")(x))
+        x = nn.relu(nn.Dense(120, name="dense1")(_flat(x)))
         x = nn.relu(nn.Dense(84, name="dense2")(x))
         return nn.Dense(self.classes, name="dense3")(x)
 
@@ -177,11 +176,11 @@ class Cnn(nn.Module):
     def __call__(self, inputs: jax.Array, train: bool = False) -> jax.Array:
         """Returns logits [batch, classes] of float images in NHWC order."""
         begin: dict[str, Any] = {"kernel_init": KERNELS[self.kernels]}
-        valid: dict[str, Any] = begin | {"padding": "VALID"}
-        first, second = ({"conv_general_dilated": f} | valid for f in (conv, conv_pool))
-        x = nn.Conv(self.width, (3, 3), name="conv1", **first)(images(inputs, 6))
-        x = nn.Conv(2 * self.width, (3, 3), name="conv2", **second)(nn.relu(x))
-        x = nn.relu(x)
+        layer = functools.partial(nn.Conv, padding="VALID", **begin)
+        first = layer(self.width, (3, 3), conv_general_dilated=conv, name="conv1")
+        second = functools.partial(layer, conv_general_dilated=conv_pool, name="conv2")
+        x = nn.relu(first(images(inputs, 6)))
+        x = nn.relu(second(2 * self.width, (3, 3))(x))
         x = nn.Dropout(self.dropout / 2, deterministic=not train)(x)
         x = nn.relu(nn.Dense(self.hidden, name="dense1", **begin)(_flat(x)))
         x = nn.Dropout(self.dropout, deterministic=not train)(x)

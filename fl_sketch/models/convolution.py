@@ -85,7 +85,7 @@ def max_pool(
     inputs: jax.Array,
     window_shape: Sequence[int],
     strides: Sequence[int] | None = None,
-    padding: str | Sequence[tuple[int, int]] = "VALID",
+    padding: Any = "VALID",
 ) -> jax.Array:
     """`flax.linen.max_pool` with a fast derivative for windows of 2x2 in steps of two.
 

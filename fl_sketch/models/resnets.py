@@ -7,7 +7,7 @@ clients differ, the averages of these statistics fit none of them.
 (3, 3, 3)
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -156,5 +156,5 @@ class Bottleneck(nn.Module):
 
 
 def _conv(features: int, size: int, name: str, strides: int = 1) -> nn.Conv:
-    fast = {"conv_general_dilated": conv}
+    fast: dict[str, Any] = {"conv_general_dilated": conv}
     return nn.Conv(features, (size, size), strides, use_bias=False, name=name, **fast)
