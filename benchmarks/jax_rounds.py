@@ -164,7 +164,7 @@ def plain_round(
     own in a scan, and one `psum` makes the mean. What the engine takes beyond this is
     the price of being general: keys, weights, client states, channels, reports.
     """
-    axis, loss = engine.AXIS, fast.form(value)
+    axis, loss = engine.AXIS, value
     extra = -work.cohort % (mesh.size * chunk)  # places that weigh nothing
 
     def train(params, data, rows):

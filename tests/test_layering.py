@@ -17,7 +17,7 @@ PACKAGE = ROOT / "fl_sketch"
 # each other.
 LAYERS = [
     ["core"],
-    ["sketch", "theory", "data", "models", "fast"],
+    ["sketch", "theory", "data", "models"],
     ["channels", "transforms"],
     ["privacy"],
     ["algorithms", "workdir"],
@@ -25,7 +25,6 @@ LAYERS = [
     ["config"],
     ["run"],
     ["audit", "network", "sweep"],
-    ["experiments"],
 ]
 UP = ("launch", "tests", "configs", "experiments", "benchmarks")
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}

@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fl_sketch import fast, models
+from fl_sketch import models
 from fl_sketch.data.examples import Examples
 from fl_sketch.engine import AXIS, rows
 from fl_sketch.engine.mesh import on_cpu
@@ -83,6 +83,5 @@ def _batches(examples: Examples, mesh: jax.sharding.Mesh) -> Any:
 
 def _sums(loss: models.Loss, params, batches) -> dict[str, Any]:
     """Returns sums over all batches."""
-    metrics = fast.form(loss.metrics)
-    sums = jax.lax.map(lambda batch: metrics(params, *batch), batches)
+    sums = jax.lax.map(lambda batch: loss.metrics(params, *batch), batches)
     return jax.lax.psum(jax.tree.map(lambda x: x.sum(0), sums), AXIS)

@@ -14,6 +14,9 @@ from fl_sketch.models.classifiers import LeNet as LeNet
 from fl_sketch.models.classifiers import Logistic as Logistic
 from fl_sketch.models.classifiers import Mlp as Mlp
 from fl_sketch.models.classifiers import SigmoidLeNet as SigmoidLeNet
+from fl_sketch.models.convolution import conv as conv
+from fl_sketch.models.convolution import conv_pool as conv_pool
+from fl_sketch.models.convolution import max_pool as max_pool
 from fl_sketch.models.losses import TYPES as TYPES
 from fl_sketch.models.losses import Loss as Loss
 from fl_sketch.models.losses import classification as classification

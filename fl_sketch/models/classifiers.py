@@ -8,6 +8,7 @@
 61706
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from jax import lax
 
 from fl_sketch.core import validate
 from fl_sketch.core.platforms import by_platform
+from fl_sketch.models.convolution import conv, conv_pool
 
 KERNELS = {
     "lecun_normal": nn.initializers.lecun_normal(),
@@ -105,11 +107,9 @@ class LeNet(nn.Module):
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Returns logits [batch, classes] of float images in NHWC order."""
-        x = images(inputs, 12)
-        x = nn.Conv(6, (5, 5), name="conv1")(x)
-        x = nn.max_pool(nn.relu(x), (2, 2), (2, 2))
-        x = nn.Conv(16, (5, 5), padding="VALID", name="conv2")(x)
-        x = nn.max_pool(nn.relu(x), (2, 2), (2, 2))
+        layer = functools.partial(nn.Conv, conv_general_dilated=conv_pool)
+        x = nn.relu(layer(6, (5, 5), name="conv1")(images(inputs, 12)))
+        x = nn.relu(layer(16, (5, 5), padding="VALID", name="conv2")(x))
         x = nn.relu(nn.Dense(120, name="dense1")(_flat(x)))
         x = nn.relu(nn.Dense(84, name="dense2")(x))
         return nn.Dense(self.classes, name="dense3")(x)
@@ -133,9 +133,10 @@ class SigmoidLeNet(nn.Module):
             return jax.random.uniform(key, shape, dtype, -0.5, 0.5)
 
         wide: dict[str, Any] = {"kernel_init": uniform, "bias_init": uniform}
+        fast: dict[str, Any] = wide | {"conv_general_dilated": conv}
         x = images(inputs)
         for number, strides in enumerate((2, 2, 1), start=1):
-            x = nn.Conv(12, (5, 5), strides, name=f"conv{number}", **wide)(x)
+            x = nn.Conv(12, (5, 5), strides, name=f"conv{number}", **fast)(x)
             x = nn.sigmoid(x)
         return nn.Dense(self.classes, name="dense", **wide)(_flat(x))
 
@@ -172,11 +173,11 @@ class Cnn(nn.Module):
     def __call__(self, inputs: jax.Array, train: bool = False) -> jax.Array:
         """Returns logits [batch, classes] of float images in NHWC order."""
         own: dict[str, Any] = {"kernel_init": KERNELS[self.kernels]}
-        x = images(inputs, 6)
-        x = nn.Conv(self.width, (3, 3), padding="VALID", name="conv1", **own)(x)
-        x = nn.relu(x)
-        x = nn.Conv(2 * self.width, (3, 3), padding="VALID", name="conv2", **own)(x)
-        x = nn.max_pool(nn.relu(x), (2, 2), (2, 2))
+        layer = functools.partial(nn.Conv, padding="VALID", **own)
+        first = layer(self.width, (3, 3), conv_general_dilated=conv, name="conv1")
+        second = functools.partial(layer, conv_general_dilated=conv_pool, name="conv2")
+        x = nn.relu(first(images(inputs, 6)))
+        x = nn.relu(second(2 * self.width, (3, 3))(x))
         x = nn.Dropout(self.dropout / 2, deterministic=not train)(x)
         x = nn.relu(nn.Dense(self.hidden or 0, name="dense1", **own)(_flat(x)))
         x = nn.Dropout(self.dropout, deterministic=not train)(x)

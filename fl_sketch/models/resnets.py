@@ -9,7 +9,7 @@ clients differ, the averages of these statistics fit none of them.
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -18,6 +18,7 @@ from jax import lax
 
 from fl_sketch.core import validate
 from fl_sketch.models.classifiers import images
+from fl_sketch.models.convolution import conv
 
 NORMS = ("group", "batch")
 GROUPS = 8  # of group normalisation
@@ -68,7 +69,7 @@ class ResNet(nn.Module):
         """Returns logits [batch, classes] of float images in NHWC order."""
         block = Bottleneck if self.bottleneck else Residual
         groups = BOTTLENECK_GROUPS if self.bottleneck else GROUPS
-        x = nn.Conv(self.width, (3, 3), use_bias=False, name="conv")(images(inputs))
+        x = _conv(self.width, 3, "conv")(images(inputs))
         x = nn.relu(normalized(self.norm, groups, train, x, "norm"))
         for stage, blocks in enumerate(self.stages):
             for number in range(blocks):
@@ -96,10 +97,10 @@ class Residual(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
         """Returns the block's output of `x`, both in NHWC order."""
-        size, strides = (3, 3), self.strides
-        y = nn.Conv(self.features, size, strides, use_bias=False, name="conv1")(x)
+        strides = self.strides
+        y = _conv(self.features, 3, "conv1", strides)(x)
         y = nn.relu(normalized(self.norm, GROUPS, train, y, "norm1"))
-        y = nn.Conv(self.features, size, use_bias=False, name="conv2")(y)
+        y = _conv(self.features, 3, "conv2")(y)
         y = normalized(self.norm, GROUPS, train, y, "norm2")
         shortcut = x[:, ::strides, ::strides]
         more = self.features - x.shape[-1]
@@ -134,16 +135,21 @@ class Bottleneck(nn.Module):
 
         inner, strides = self.features, self.strides
         wide = WIDENING * inner
-        y = nn.Conv(inner, (1, 1), use_bias=False, name="conv1")(x)
+        y = _conv(inner, 1, "conv1")(x)
         y = nn.relu(norm(y, "norm1"))
-        y = nn.Conv(inner, (3, 3), strides, use_bias=False, name="conv2")(y)
+        y = _conv(inner, 3, "conv2", strides)(y)
         y = nn.relu(norm(y, "norm2"))
-        y = nn.Conv(wide, (1, 1), use_bias=False, name="conv3")(y)
+        y = _conv(wide, 1, "conv3")(y)
         y = norm(y, "norm3", nn.initializers.zeros)
         if x.shape != y.shape:
-            x = nn.Conv(wide, (1, 1), strides, use_bias=False, name="conv4")(x)
+            x = _conv(wide, 1, "conv4", strides)(x)
             x = norm(x, "norm4")
         return nn.relu(x + y)
+
+
+def _conv(features: int, size: int, name: str, strides: int = 1) -> nn.Conv:
+    fast: dict[str, Any] = {"conv_general_dilated": conv}
+    return nn.Conv(features, (size, size), strides, use_bias=False, name=name, **fast)
 
 
 def normalized(
