@@ -24,7 +24,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from benchmarks import rounds
-from fl_sketch import channels, engine, fast, models, sketch
+from fl_sketch import channels, engine, models, sketch
 from fl_sketch.core import chacha
 from fl_sketch.core.protocols import Algorithm
 from fl_sketch.data.examples import aligned, normalise
