@@ -19,10 +19,7 @@ import numpy as np
 from fl_sketch.core import free_memory
 
 MOST = 2**30  # bytes of one unpacked file, where nothing else bounds it
-SMALL, TIMES = (
-    2**26,
-    20,
-)  # bytes that a file may unpack to: so many, and its size so often
+SMALL, TIMES = 2**26, 20  # a file of weights has SMALL + TIMES * size bytes at most
 BLOCK = 2**20  # bytes that are unpacked at a time
 PIXELS = 2**26  # of one picture
 

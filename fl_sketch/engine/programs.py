@@ -19,13 +19,20 @@ import numpy as np
 from jax.extend import core
 
 from fl_sketch.core import platforms
-from fl_sketch.engine.mesh import name_of, on_cpu
+from fl_sketch.engine.mesh import cores, name_of, on_cpu
 from fl_sketch.models import params_io
 from fl_sketch.models.convolution import zeros_around
 from fl_sketch.workdir import identity
 
-CALLBACK = re.compile(r"custom_call @\w*callback")
-COMPILER = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # variables that change what is compiled
+CALLBACK = re.compile(r"custom_call @\w*callback|stablehlo\.(send|recv)")
+COMPILER = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NPROC", "NVIDIA_TF32_OVERRIDE")
+LEVELS = (  # settings of jax that change what is compiled and not what is traced
+    "jax_disable_most_optimizations",
+    "jax_optimization_level",
+    "jax_exec_time_optimization_effort",
+    "jax_memory_fitting_level",
+    "jax_memory_fitting_effort",
+)
 
 
 def digest(function: Callable, *arguments: Any) -> str:
@@ -41,16 +48,24 @@ def digest(function: Callable, *arguments: Any) -> str:
     return params_io.digest(arrays | {"": np.frombuffer(text.encode(), "u1")})
 
 
+def digest_of_arrays(tree: Any) -> str:
+    """Returns a SHA-256 of all arrays of a tree."""
+    leaves = jax.tree.leaves(tree)
+    return params_io.digest({str(n): _numbers(leaf) for n, leaf in enumerate(leaves)})
+
+
 def fingerprint(lowered: jax.stages.Lowered, mesh: jax.sharding.Mesh) -> str:
-    """Returns a SHA-256 of all that decides what a program of a mesh computes.
+    """Returns a SHA-256 of what decides the numbers of a program of a mesh.
 
     These are its operations and constants as the compiler gets them, versions, settings
-    and devices. What a callback to the host computes cannot be seen: a program with one
-    has another fingerprint each time.
+    and devices, on CPUs also the processor and the number of cores. What a callback to
+    the host computes cannot be seen: a program with one has another fingerprint each
+    time.
     """
     text = lowered.as_text()
     facts = [text, identity.versions(), name_of(mesh), *map(os.environ.get, COMPILER)]
-    facts += [platforms.processor()] if on_cpu(mesh) else []
+    facts += [str(getattr(jax.config, name, None)) for name in LEVELS]
+    facts += [platforms.processor(), cores()] if on_cpu(mesh) else []
     facts += [os.urandom(16).hex()] if CALLBACK.search(text) else []
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 

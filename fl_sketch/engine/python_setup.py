@@ -199,7 +199,9 @@ class PythonSetup(NamedTuple):
             frozen=_frozen(chosen.constants),
             standing=self._standing(chosen),
             untouched=chosen.traffic.uses.untouched,
-            secret=_secret(self.key) if guarantee else None,
+            secret=_secret(self.key)
+            if guarantee or chacha.is_secret(self.key)
+            else None,
         )
 
     def _play(self, chosen: Chosen, every: int) -> Play:
@@ -212,7 +214,7 @@ class PythonSetup(NamedTuple):
             chunk=chunk,
             steps=self.steps,
             batch=self.batch,
-            most=min(every, MOST),
+            most=min(every, MOST, *[] if chosen.guarantee else [self.last]),
         )
 
     def _standing(self, chosen: Chosen) -> Callable[[Server], list[str]] | None:

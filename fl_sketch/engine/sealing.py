@@ -82,9 +82,10 @@ def _secret_in(
 def roots_by_program(
     folder: Workdir | None, task: Task
 ) -> Callable[[str], Roots] | None:
-    """Returns `(program) -> roots` of a run whose noise is secret; else None.
+    """Returns `(program) -> roots` of a run in a folder whose noise is secret.
 
-    The function raises a ValueError if the run in the folder has another program.
+    None for any other run. The function raises a ValueError if the run in the folder
+    has another program.
     """
     guarantee, secret = task.known.guarantee, task.secret
     if guarantee is None or secret is None or guarantee.randomness == "simulated":
@@ -95,10 +96,11 @@ def roots_by_program(
             counted = odometer.read(folder.folder)[RUN].plan.steps > 0
             with folder.writing():
                 secrets.keep_program(folder.folder, secret, program, counted=counted)
-            return b""
+            return program.encode()
 
-        from_first(folder, known)
-        return roots_of(task.roots(secret.sealed(program)))
+        # Other hosts may have another processor: all seal by the first one's program.
+        first = from_first(folder, known).decode()
+        return roots_of(task.roots(secret.sealed(first)))
 
     return seal
 

@@ -81,8 +81,10 @@ def reject(message: Message) -> tuple[Message, jax.Array]:
 
 def norm(message: Message) -> jax.Array:
     """Returns the l2 norm of all entries of `message` together, float32 []."""
-    squares = [jnp.sum(leaf**2) for leaf in jax.tree.leaves(_in_float32(message))]
-    return jnp.sqrt(jnp.sum(jnp.stack(squares)))
+    sums = [jnp.sum(leaf**2) for leaf in jax.tree.leaves(_in_float32(message))]
+    while len(sums) > 1:  # in pairs: a long sum in one order would lose small terms
+        sums = [sum(sums[at : at + 2]) for at in range(0, len(sums), 2)]
+    return jnp.sqrt(sums[0])
 
 
 def clipped_gradient_sum(

@@ -261,7 +261,9 @@ class Setup:
 
     def play(self, numbers: Numbers) -> Play:
         """Returns how rounds are played, for these continuous keys."""
-        config = self.config
+        config, last = self.config, loop.MOST
+        if not self.private:  # whose program may not change with more rounds
+            last = self.config.rounds
         one_round = engine.make_round(
             self.algorithm(numbers),
             parse.fetch_of(config.client),
@@ -274,7 +276,7 @@ class Setup:
             self.sampler,
             self.cohorts.weighted,
             chunk=self.chunk,
-            most=min(config.eval_every, loop.MOST),
+            most=min(config.eval_every, loop.MOST, last),
             bank=self.bank,
             steps=config.client.steps,
             batch=config.client.batch,

@@ -144,19 +144,19 @@ def keep_program(
       counted: whether a round of the run was counted.
 
     Raises:
-      ValueError: for another program than before, or if none is known of rounds that
-        were counted.
+      ValueError: if rounds were counted, for another program than theirs, or if none
+        is known.
     """
     before = (folder / FILE).read_bytes()[chacha.KEY_BYTES :]
-    if not before and not counted:
+    if not counted:
         whole = secret.reveal() + secret.name_of(program)
         files.write_private(folder / FILE, whole, partial=folder / PARTIAL)
     elif not hmac.compare_digest(before, secret.name_of(program)):
         msg = (
             f"Expected rounds of the same program as before in workdir={folder}, got "
-            "another one (another loss, rate, bound or server, or another version, "
-            "setting or device): its sums may not have the same noise. Use another "
-            "workdir."
+            "another one (another loss, rate, bound or server, another version, "
+            "setting or device, or a callback to the host, which cannot be compared): "
+            "its sums may not have the same noise. Use another workdir."
         )
         raise ValueError(msg)
 

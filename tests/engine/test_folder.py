@@ -271,10 +271,12 @@ def test_noise_is_not_released_again_in_other_surroundings(early, what, monkeypa
     else:
         devices = {"devices": jax.devices()[:2]}
         change |= devices if what == "devices" else {"data": "streamed"}
-    refused(early, "workdir", **NOISY, **change)
-    for accept in ("versions", "devices"):
-        with pytest.raises(ValueError, match="without privacy"):
-            played(early, **NOISY, **change, accept=[accept])
+    refused(early, "same program", **NOISY, **change)
+
+
+def test_a_private_run_accepts_no_change(early):
+    with pytest.raises(ValueError, match="without privacy"):
+        played(early, **NOISY, key=engine.secret_roots(0), accept=["versions"])
 
 
 def test_rounds_that_were_counted_need_the_program_that_played_them(early, tmp_path):
@@ -288,17 +290,50 @@ def test_two_programs_have_unlike_noise_from_one_secret():
     """Without a folder, which would refuse the second one."""
     key, great = engine.secret_roots(0), 1e4
     guard = mechanism.central(clipping.clip(1.0), noise_multiplier=great, denominator=4)
-    one, again, other = (
-        simulated(
-            algorithms.fedavg(loss, client_rate=rate)._replace(mechanism=guard),
-            cohort=POISSON,
-            rounds=1,
-            key=key,
-        ).params["w"]
-        for rate in (0.05, 0.05, 0.0500001)
-    )
-    assert np.array_equal(one, again)
-    assert np.linalg.norm(one - other) > great / 10
+
+    def run(rate=0.05, **change):
+        private = algorithms.fedavg(loss, client_rate=rate)._replace(mechanism=guard)
+        change = {"rounds": 1, "cohort": POISSON, "key": key} | change
+        return simulated(private, **change)
+
+    def apart(one, other):
+        return np.linalg.norm(one.params["w"] - other.params["w"])
+
+    first, other_rate = run(), run(0.0500001)
+    other_data = data.clients((INPUTS, TARGETS + 1e-3), OWNERS)
+    assert apart(first, run()) == 0
+    assert apart(first, other_rate) > great / 10
+    assert apart(first, run(clients=other_data)) > great / 10
+    assert apart(first, run(params={"w": np.ones(4, np.float32)})) > great / 10
+    # Two states of one algorithm that other ones have led to.
+    steps = [
+        run(state=before.state).params["w"] - before.params["w"]
+        for before in (first, other_rate)
+    ]
+    assert np.linalg.norm(steps[0] - steps[1]) > great / 10
+    assert np.array_equal(run(rounds=2).params["w"], run(state=first.state).params["w"])
+
+
+def test_local_noise_is_a_function_of_its_program_too():
+    """Which no mechanism counts, so that a folder with a secret key is refused."""
+    key = engine.secret_roots(0)
+
+    def run(rate, **change):
+        algorithm = algorithms.private_sketching(
+            loss,
+            sketch=sketch.count_sketch(4),
+            client_rate=rate,
+            server_rate=1.0,
+            threshold=1.0,
+            noise_multiplier=1e4,
+        )
+        return simulated(algorithm, rounds=1, key=key, **change)
+
+    one, other = run(0.05), run(0.0625)
+    scaled = other.params["w"] * (0.05 / 0.0625)
+    assert np.linalg.norm(one.params["w"] - scaled) > 1
+    with pytest.raises(ValueError, match="mechanism"):
+        run(0.05, workdir="unused")
 
 
 def test_a_run_that_is_done_is_not_taken_for_one_with_another_rate(tmp_path):
@@ -309,7 +344,8 @@ def test_a_run_that_is_done_is_not_taken_for_one_with_another_rate(tmp_path):
 def test_other_noise_is_refused_in_one_line(noisy):
     key = {"key": engine.secret_roots(0)}
     refused(noisy, "workdir", **NOISY | key | {"algorithm": private(1.0)})
-    refused(noisy, "workdir", **NOISY | key | {"algorithm": SAFL})
+    with pytest.raises(ValueError, match="mechanism"):
+        played(noisy, **NOISY | key | {"algorithm": SAFL})
     refused(noisy, "workdir", **NOISY)  # that everybody knows
 
 

@@ -139,6 +139,14 @@ def test_a_long_message_hides_nothing_behind_its_first_entries(bound, size):
     assert np.linalg.norm(np.concatenate([*left.values()], dtype=np.float64)) <= SLACK
 
 
+@pytest.mark.parametrize("leaves", [35, 300])
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_many_leaves_hide_nothing_behind_the_first(bound, leaves):
+    message = [np.ones(1, np.float32)] + [np.full(3, 2**-12.85, np.float32)] * leaves
+    left, _ = jax.jit(BOUNDS[bound](1.0).apply)(message)
+    assert np.linalg.norm(np.concatenate(left, dtype=np.float64)) <= SLACK
+
+
 def guards(bound, limit):
     """Returns mechanisms by name, with what a client adds to the sum of messages."""
     common = {"denominator": 8, "noise_multiplier": 0.0}
