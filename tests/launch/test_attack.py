@@ -8,8 +8,8 @@ from tests.launching import launch
 pytestmark = pytest.mark.slow
 
 SMALL = (
-    "--images=2", "--steps=40", "--config.data.name=digits", "--config.rounds=1",
-    "--config.model.name=logistic", "--config=configs/attack_mnist.py",
+    "--config=configs/attack_mnist.py", "--images=2", "--steps=40",
+    "--config.data.name=digits", "--config.rounds=1", "--config.model.name=logistic",
 )  # fmt: skip
 
 
