@@ -91,7 +91,7 @@ def python_files():
 def test_files_fit_their_sizes_and_none_is_a_drawer():
     for path in python_files():
         lines = len(path.read_text().splitlines())
-        assert lines <= (120 if path.parent == ROOT / "launch" else 400), path
+        assert lines <= 400, path
         assert not set(path.stem.split("_")) & {"utils", "util", "helpers", "common"}
 
 

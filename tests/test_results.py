@@ -150,6 +150,9 @@ def test_commands_and_configs_of_a_page_exist(folder):
     block = re.search(
         r"```bash\n# .+?\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL
     )
+    if block is None:
+        assert "(commit `6188c80d`)" in (folder / "README.md").read_text()
+        return
     for module in re.findall(r"python -m ([\w.]+)", block[1]):
         assert (ROOT / module.replace(".", "/")).with_suffix(".py").exists(), module
     for config in re.findall(r"--config=([\w/.]+)", block[1]):

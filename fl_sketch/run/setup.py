@@ -261,9 +261,8 @@ class Setup:
 
     def play(self, numbers: Numbers) -> Play:
         """Returns how rounds are played, for these continuous keys."""
-        config, last = self.config, loop.MOST
-        if not self.private:  # whose program may not change with more rounds
-            last = self.config.rounds
+        config = self.config  # a private program may not change with more rounds
+        last = loop.MOST if self.private else config.rounds
         one_round = engine.make_round(
             self.algorithm(numbers),
             parse.fetch_of(config.client),
