@@ -7,7 +7,6 @@ import pytest
 
 from fl_sketch.core import pretrained as folders
 from fl_sketch.data import folder_tokenizer, text, tokenizer
-from fl_sketch.data.examples import Examples
 from tests import pretrained
 from tests.data.test_text import SENTENCES, splits
 from tests.refusals import refused
@@ -95,16 +94,6 @@ def test_the_padding_token_is_named_by_the_tokenizer_then_by_the_model(tmp_path)
     assert pad("dictionary", {"pad_token": {"content": "[UNK]"}}) == 1
     assert pad("unknown", {"pad_token": "other"}, pad_token_id=5) == 5
     assert pad("none", pad_token_id=-1, eos_token_id=3) == 3
-
-
-def test_tokens_and_other_inputs_stay_as_they_are(folder):
-    images = SENTENCES.map(lambda part: Examples(np.ones((2, 3)), part.targets))
-    assert text.encoded_by_folder(images, f"hf/{folder}", length=6) is images
-    tokens = SENTENCES.map(lambda part: Examples(np.int32([[19]]), part.targets))
-    assert text.encoded_by_folder(tokens, f"hf/{folder}", length=6) is tokens
-    more = SENTENCES.map(lambda part: Examples(np.int32([[20]]), part.targets))
-    with refused("20"):
-        text.encoded_by_folder(more, f"hf/{folder}", length=6)
 
 
 def test_a_tokenizer_that_does_not_fit_is_one_line(folder):
