@@ -94,9 +94,8 @@ def test_weights_are_refused_by_their_name(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["config.json", "summary.json"])
-@pytest.mark.parametrize("content", [b"{", b"[1]", b"\xff\xfe"])
-def test_files_of_a_run_are_refused_by_their_name(tmp_path, name, content):
+def test_files_of_a_run_are_refused_by_their_name(tmp_path, name):
     config = config_with(rounds=1, eval_every=1)
-    (tmp_path / name).write_bytes(content)
+    (tmp_path / name).write_bytes(b"[1]")
     with refused(match=name):
         run(config, tmp_path, say=lambda line: None)

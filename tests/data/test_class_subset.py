@@ -39,11 +39,6 @@ def test_parts_share_nothing_and_are_the_whole(count):
         assert total == len(every.targets)
 
 
-def test_owners_go_with_their_examples():
-    splits = class_subset.part(splits_with([0, 1, 2, 3, 2, 3]), "2/2")
-    np.testing.assert_array_equal(splits.owners, [2, 3, 4, 5])
-
-
 def test_classes_keep_their_names():
     named = splits_with([0, 1, 2, 3])._replace(class_names=("a", "b", "c", "d"))
     assert class_subset.part(named, "2/2").class_names == ("c", "d")

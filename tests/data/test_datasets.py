@@ -1,7 +1,5 @@
 """Data sets by name, and the hook that makes pixels into floats on the device."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
@@ -28,14 +26,6 @@ def test_digits_are_the_same_split_each_time():
 def test_unknown_names_get_one_line(name):
     with refused(f"got {name!r}", error=(FileNotFoundError, ValueError)):
         datasets.load(name)
-
-
-def test_normalise_keeps_bytes_exact_under_jit():
-    pixels = jnp.arange(256, dtype=jnp.uint8)
-    floats = jax.jit(datasets.normalise)(pixels)
-    assert floats.dtype == jnp.float32
-    np.testing.assert_array_equal(np.rint(np.asarray(floats) * 255), np.arange(256))
-    np.testing.assert_array_equal(datasets.normalise(floats), floats)
 
 
 def test_synthetic_labels_can_be_learnt_but_not_without_error():

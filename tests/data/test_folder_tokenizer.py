@@ -7,7 +7,6 @@ import pytest
 
 from fl_sketch.core import pretrained as folders
 from fl_sketch.data import folder_tokenizer, text, tokenizer
-from fl_sketch.data.examples import Examples
 from tests import pretrained
 from tests.data.test_text import SENTENCES, splits
 from tests.refusals import refused
@@ -88,16 +87,6 @@ def test_the_padding_token_is_the_models_or_else_its_end_of_text(tmp_path):
 
     assert pad() == 2 and pad(eos_token_id=[3, 2]) == 3
     assert pad(pad_token_id=5) == 5 and pad(pad_token_id=-1, eos_token_id=3) == 3
-
-
-def test_tokens_and_other_inputs_stay_as_they_are(folder):
-    images = SENTENCES.map(lambda part: Examples(np.ones((2, 3)), part.targets))
-    assert text.encoded_by_folder(images, f"hf/{folder}", length=6) is images
-    tokens = SENTENCES.map(lambda part: Examples(np.int32([[19]]), part.targets))
-    assert text.encoded_by_folder(tokens, f"hf/{folder}", length=6) is tokens
-    more = SENTENCES.map(lambda part: Examples(np.int32([[20]]), part.targets))
-    with refused("20"):
-        text.encoded_by_folder(more, f"hf/{folder}", length=6)
 
 
 def test_a_tokenizer_that_does_not_fit_is_one_line(folder):

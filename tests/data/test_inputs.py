@@ -68,8 +68,3 @@ def test_images_vary_before_they_are_scaled():
     plain = inputs.scaled(inputs.crop(KEY, IMAGES), scaling)
     np.testing.assert_allclose(made, plain, atol=1e-6)
     assert made.min() == -2  # black, not the mean
-
-
-def test_a_wrong_name_gets_one_line():
-    with pytest.raises(ValueError, match="augment.*mean 'flip'"):
-        inputs.augmentation("flop")

@@ -5,7 +5,6 @@ import pytest
 
 from fl_sketch.config import inputs, privacy
 from fl_sketch.data import datasets, npz
-from fl_sketch.data.examples import Examples
 from fl_sketch.data.tokenizer import Table
 from fl_sketch.run import prepare
 from fl_sketch.run.task import facts_of
@@ -129,25 +128,6 @@ def test_a_folder_has_the_arrays_of_a_file_mapped_into_memory(tmp_path):
     np.save(tmp_path / "one/test_inputs.npy", np.array([{}, {}]), allow_pickle=True)
     with refused("test_inputs in", "one"):
         datasets.load("npz/one", tmp_path)
-
-
-def test_integers_are_tokens_that_the_vocabulary_has(tmp_path):
-    saved(tmp_path, train_inputs=np.full((6, 5), 7), test_inputs=np.full((2, 5), 7))
-    config = config_with(data__name="npz/one", data__vocabulary=8)
-    assert inputs.splits_of(config, str(tmp_path)).train.inputs.max() == 7
-    config.data.vocabulary = 7
-    with refused("vocabulary=7", "got 7 to 7"):
-        inputs.splits_of(config, str(tmp_path))
-
-
-def test_what_is_saved_is_what_is_read(tmp_path):
-    train = Examples(np.ones((6, 2), np.float32), np.arange(6, dtype=np.int32))
-    few = Examples(*(array[:2] for array in train))
-    npz.save(tmp_path / "one.npz", train, few, OWNERS, few)
-    splits = datasets.load("npz/one", tmp_path)
-    np.testing.assert_array_equal(splits.train.inputs, train.inputs)
-    np.testing.assert_array_equal(splits.validation.targets, [0, 1])
-    np.testing.assert_array_equal(splits.owners, [2, 0, 1, 0, 0, 2])
 
 
 def test_names_of_owners_classes_and_words_may_be_strings_or_bytes(tmp_path):

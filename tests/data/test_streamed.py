@@ -47,12 +47,6 @@ def test_gathered_batches_are_those_of_a_resident_set(
     assert shapes == [(4 // devices, 3, 4, 5, 5, 1)] * devices
 
 
-def test_nothing_on_the_host_is_copied(examples):
-    host = streamed.on_host(examples, SHARES)
-    assert np.shares_memory(host.examples.inputs, examples.inputs)
-    assert np.shares_memory(host.indices, SHARES.indices)
-
-
 def test_only_fresh_batches_are_streamed(monkeypatch):
     arguments = np.zeros((9, 1)), mesh_of(2, "clients"), "subsets"
     with refused("data='streamed'", "subsets"):
