@@ -46,7 +46,7 @@ def sign_seeds(key: Key, rows: int) -> jax.Array:
     return _spread(jax.random.bits(key, (-(-rows // 32),), jnp.uint32))
 
 
-def sign_mask(seeds: jax.Array, index: jax.Array, row: int) -> jax.Array:
+def sign_mask(seeds: jax.Array | list, index: jax.Array, row: int) -> jax.Array:
     """Returns signs of the coordinates `index` (uint32) in a row, as `flip` takes them.
 
     They are bits of `mix(index ^ seed)`: 32 rows share one mixed word.
