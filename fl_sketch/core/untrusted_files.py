@@ -5,11 +5,9 @@ known to fit in memory: a megabyte of zeros may expand to a terabyte.
 """
 
 import contextlib
-import gzip
 import io
 import math
 import os
-import tarfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
@@ -18,9 +16,7 @@ import numpy as np
 
 from fl_sketch.core import free_memory
 
-MOST = 2**30  # bytes of one unpacked file, where nothing else bounds it
 SMALL, TIMES = 2**26, 20  # a file of weights has SMALL + TIMES * size bytes at most
-BLOCK = 2**20  # bytes that are unpacked at a time
 PIXELS = 2**26  # of one picture
 
 
@@ -54,40 +50,6 @@ def require_room(where: str | os.PathLike, size: int) -> None:
             f"{size / 1e9:.3g} GB where {free / 1e9:.3g} GB are free."
         )
         raise ValueError(msg)
-
-
-def unzipped(file: str | os.PathLike, most: int) -> bytes:
-    """Returns the content of a gzip `file`, which has `most` bytes at most."""
-    content = bytearray()
-    with gzip.open(file) as stream:
-        while part := stream.read(BLOCK):
-            content += part
-            if len(content) > most:
-                msg = f"Expected {file} to unpack to at most {most} bytes, got more."
-                raise ValueError(msg)
-    return bytes(content)
-
-
-def member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Returns the content of the file `name` in an `archive`."""
-    size = archive.getinfo(name).file_size
-    if size > MOST:
-        where = f"{name} in {archive.filename}"
-        msg = f"Expected {where} to have at most {MOST} bytes, got {size}."
-        raise ValueError(msg)
-    return archive.read(name)
-
-
-def members(file: str | os.PathLike, part: str) -> bytes:
-    """Returns the files of a tar archive with `part` in their names, in that order."""
-    with tarfile.open(file) as archive:
-        entries = [entry for entry in archive.getmembers() if part in entry.name]
-        if sum(entry.size for entry in entries) > MOST:
-            msg = f"Expected {file} to have at most {MOST} bytes in {part}, got more."
-            raise ValueError(msg)
-        entries.sort(key=lambda entry: entry.name)
-        streams = map(archive.extractfile, entries)
-        return b"".join(stream.read() for stream in streams if stream)
 
 
 def picture(content: bytes, mode: str, formats: Sequence[str]) -> np.ndarray:
@@ -151,8 +113,8 @@ def require_arrays_fit(file: str | os.PathLike, stream: BinaryIO | None = None) 
         entries = archive.infolist()
         require_room(file, sum(entry.file_size for entry in entries))
         for entry in entries:
-            with archive.open(entry) as stream:
-                size = _claimed_size(stream)
+            with archive.open(entry) as header:
+                size = _claimed_size(header)
             if size > entry.file_size:
                 msg = (
                     f"Expected {entry.filename} in {file} to be a whole array of "
