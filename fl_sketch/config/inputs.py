@@ -36,7 +36,7 @@ def splits_of(
 
     Args:
       data_dir: the folder of data sets; None: that of FL_SKETCH_DATA.
-      finite: whether training data must be finite.
+      finite: whether training data must be finite, and of the classes.
 
     Raises:
       ValueError: for data of another kind, or of more classes than the config says.
@@ -48,7 +48,7 @@ def splits_of(
         splits = class_subset.part(splits, data.part, data.classes)
         splits = tokens(splits, config)
         if data.part == class_subset.ALL:  # else the part has counted them
-            splits = datasets.with_classes(splits, data.classes)
+            splits = datasets.with_classes(splits, data.classes, finite=finite)
     return splits._replace(train=Examples(*map(aligned, splits.train)))
 
 

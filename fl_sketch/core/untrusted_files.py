@@ -134,25 +134,3 @@ def _claimed_size(stream: Any) -> int:
     if dtype.hasobject:  # pickled, which numpy refuses
         return 0
     return math.prod(shape) * dtype.itemsize
-
-
-def require_only(content: Any, start: str, where: str | os.PathLike) -> None:
-    """Raises if the json `content` of a file names a class outside of a package.
-
-    TFDS imports what `features.json` names, so a foreign folder would run its code.
-
-    Args:
-      content: the content of the json file, or a part of it.
-      start: the prefix that names of classes must have.
-    """
-    if isinstance(content, list):
-        for part in content:
-            require_only(part, start, where)
-    if not isinstance(content, dict):
-        return
-    for key, value in content.items():
-        is_class = key in ("pythonClassName", "type") and isinstance(value, str)
-        if is_class and "." in value and not value.startswith(start):
-            msg = f"Expected {where} to name classes of {start}* only, got {value}."
-            raise ValueError(msg)
-        require_only(value, start, where)

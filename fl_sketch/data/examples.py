@@ -119,17 +119,24 @@ def digest(array: np.ndarray) -> str:
     return hashed.hexdigest()
 
 
-def with_classes(splits: Splits, classes: int) -> Splits:
+def with_classes(splits: Splits, classes: int, *, finite: bool = True) -> Splits:
     """Returns the data set with a declared number of classes; 0: the number found.
 
     A declared number is not learnt from the data.
+
+    Args:
+      finite: whether training targets must be of these classes, as in `npz.checked`.
     """
     if not classes:
         return splits
     exact = splits.train.targets.dtype.kind == "f"  # a column for each
-    if classes < splits.classes or (exact and classes != splits.classes):
+    found = splits.classes
+    if not (finite or exact):
+        others = (part for name, part in splits.parts.items() if name != "train")
+        found = 1 + max(int(part.targets.max()) for part in others)
+    if classes < found or (exact and classes != found):
         msg = (
-            f"Expected classes{'=' if exact else ' >= '}{splits.classes}, as the "
+            f"Expected classes{'=' if exact else ' >= '}{found}, as the "
             f"targets of {splits.name} have, or 0, got classes={classes}."
         )
         raise ValueError(msg)

@@ -22,11 +22,10 @@ def held_out(
     one. Returns what clients train on, and what they hold back.
     """
     sizes, total = shares.sizes, len(shares.indices)
-    if share:
-        count = np.clip(np.floor(share * sizes + 1e-9).astype(np.int64), 1, None)
-        count = np.minimum(count, np.maximum(sizes - 1, 0))
-    else:
-        count = np.zeros_like(sizes)
+    if not share:
+        return shares, Partition(shares.indices[:0], np.zeros_like(shares.starts))
+    count = np.clip(np.floor(share * sizes + 1e-9).astype(np.int64), 1, None)
+    count = np.minimum(count, np.maximum(sizes - 1, 0))
     owners = np.repeat(np.arange(len(sizes)), sizes)
     random = np.random.default_rng([PURPOSE, seed]).random(total)
     ranks = np.empty(total, np.int64)  # of each example, within its client

@@ -141,8 +141,9 @@ def checked(
       arrays: the arrays by name, as in a file.
       where: their source, for errors.
       targets: the kind of the targets: `CLASSES`, `LABELS` or `NUMBERS`.
-      finite: whether training data must be finite. Private runs do not require it: the
-        client of an example that is not has no influence in its rounds.
+      finite: whether training data must be finite, and of the classes. Private runs do
+        not require it, since a refusal would tell of a client: what is not finite makes
+        a loss that is not, and its client has no influence.
     """
     three = any(key in arrays for key in VALIDATION)
     for key in (*ARRAYS, *VALIDATION) if three else ARRAYS:
@@ -175,7 +176,7 @@ def checked(
         owners, names = _owners(where, arrays[OWNERS], len(parts["train"].targets))
         splits = splits._replace(owners=owners, owner_names=names)
     class_names = _names(where, CLASS_NAMES, arrays)
-    if class_names and len(class_names) < splits.classes:
+    if finite and class_names and len(class_names) < splits.classes:
         got = f"{len(class_names)} names"
         _refuse(where, f"{CLASS_NAMES} for {splits.classes} classes", got)
     marks = _names(where, LEARNT, arrays)
@@ -227,6 +228,8 @@ def _inputs(where: str, name: str, inputs: np.ndarray, finite: bool) -> np.ndarr
         return inputs
     if kind == "f":
         return _floats(where, name, inputs, finite)
+    if not finite:
+        return np.clip(inputs, -LARGEST, LARGEST).astype(np.int32)
     what = f"integers of 32 bits in {name}"
     _require(where, what, inputs, lambda x: (x >= -LARGEST) & (x <= LARGEST))
     return inputs.astype(np.int32, copy=False)
@@ -242,11 +245,16 @@ def _targets(
         # Before the conversion, which would make 0.7 a 0, and NaN anything.
         what = f"integers >= 0, below {MOST:,}, in {name} (classes, by model.loss)"
         right = lambda x: (x >= 0) & (x < MOST) & (x == np.floor(x))  # noqa: E731
+        if not finite:  # no class, for which the loss is NaN
+            return np.where(right(targets), targets, -1).astype(np.int32)
         _require(where, what, targets, right)
         return targets.astype(np.int32, copy=False)
     if kind == LABELS:
         what = f"zeros and ones in {name}"
-        _require(where, what, targets, lambda x: (x == 0) | (x == 1))
+        right = lambda x: (x == 0) | (x == 1)  # noqa: E731
+        if finite:
+            _require(where, what, targets, right)
+        targets = np.where(right(targets), targets, np.nan)
     return _floats(where, name, targets, finite).reshape(len(targets), -1)
 
 

@@ -52,6 +52,17 @@ WRONG = [
 ]
 
 
+@pytest.mark.parametrize("label", [7, -1, 10**9, 0.7, np.nan, np.inf])
+def test_no_label_of_a_client_is_told_of_in_a_private_run(label):
+    arrays = GOOD | {"train_targets": np.array([0, 1, 2, label, 1, 2])}
+    splits = npz.checked("table", arrays, where="table", finite=False)
+    known = datasets.with_classes(splits, 3, finite=False)
+    assert known.classes == 3 and not 0 <= known.train.targets[3] < 3
+    with pytest.raises(ValueError):
+        whole = npz.checked("table", arrays, where="table")
+        datasets.with_classes(whole, 3)
+
+
 @pytest.mark.parametrize(("arrays", "words"), WRONG, ids=range(len(WRONG)))
 def test_what_a_model_would_train_on_wrongly_is_refused(tmp_path, arrays, words):
     with refused("one.npz", match=words):
