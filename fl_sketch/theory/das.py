@@ -2,16 +2,16 @@
 
 Losses are convex and L-smooth. A round ends with u_i, the sum of E gradients of a
 client, clipped to C or scaled to the length C. The step is eta = rho / (2 alpha L), the
-rounds are 2 alpha gamma / (C rho^2), and gamma = L |w0 - w*| makes the first term of a
+rounds are 2 alpha gamma / (C rho^2), and gamma = L ‖w0 - w*‖ makes the first term of a
 bound least. More rounds cannot lower that term: noise grows with them. Theorems 5 and 6
 of the appendix are Theorems 2 and 4 with alpha written as rounds.
 
 Letters: rho = (z / r) sqrt(d / T) for noise z C on the sum of r clients in each of T
 rounds, which is sqrt(q d log(1 / delta)) / (n epsilon) in the paper; Delta, the largest
 f_i(w*) - min f_i of a client, for which the paper has their mean; s = rho E / alpha.
-Here `r2` is |w0 - w*|^2.
+Here `r2` is ‖w0 - w*‖^2.
 
-Equation 23 of the proofs, |mean of a cohort|^2 <= mean of |.|^2, needs a sum that is
+Equation 23 of the proofs, ‖mean of a cohort‖^2 <= mean of ‖.‖^2, needs a sum that is
 divided by the size of its cohort: cohorts of a fixed size, or everyone. The paper's are
 Poisson's, and its sum is divided by the mean size r. For equal updates of n clients the
 left side is then 1 + 1/r - 1/n times the right one.
@@ -34,7 +34,7 @@ def theorem_2(alpha, gamma, *, rho, L, E, C, Delta, r2) -> float:
 
     rho (C/E (L r2 / gamma + gamma / L) + 3 E Delta / (2 alpha)). Its left side is a
     mean over clients and rounds. A client that is not clipped counts (2 - s - s^2)
-    (f_i(w) - f_i(w*)), and one that is counts 3 C |u_i| / (8 L E^2). In B every client
+    (f_i(w) - f_i(w*)), and one that is counts 3 C ‖u_i‖ / (8 L E^2). In B every client
     counts as not clipped, and with the largest Delta_i, which is its most.
     """
     start = _start(gamma, L, E, C, r2)
@@ -46,8 +46,8 @@ def theorem_3(alpha, gamma, **numbers) -> float:
     """Returns the right side of Theorem 3 (equation 7), with constants of its proof.
 
     Its left side is a mean over clients and rounds of the smaller of f_i(w) - f_i(w*)
-    and 0.0877 C / (E L) |grad f_i(w)|. Theorem 2 is divided by 2 - s - s^2, which is
-    5/4 to 2, and |u_i| is at least sqrt(7/32) E |grad f_i(w)| (equation 65). The
+    and 0.0877 C / (E L) ‖grad f_i(w)‖. Theorem 2 is divided by 2 - s - s^2, which is
+    5/4 to 2, and ‖u_i‖ is at least sqrt(7/32) E ‖grad f_i(w)‖ (equation 65). The
     arguments are those of `theorem_2`.
     """
     return 4 / 5 * theorem_2(alpha, gamma, **numbers)
@@ -56,10 +56,10 @@ def theorem_3(alpha, gamma, **numbers) -> float:
 def theorem_4(alpha, gamma, *, rho, L, E, C, Delta, r2) -> float:
     """Returns the right side of Theorem 4 (equation 14), without one term.
 
-    rho (C/E (L r2 / gamma + gamma / L) + C^2 / (2 L E alpha)). A client with |u_i| > C
-    counts as in Theorem 2. Others count C / |u_i| times (2 - s^2) (f_i(w) - f_i(w*)),
-    and on the right C / |u_i| s^2 Delta_i. Before a run nothing bounds 1 / |u_i|, so
-    this term counts on the left here: together they are C / |u_i| times
+    rho (C/E (L r2 / gamma + gamma / L) + C^2 / (2 L E alpha)). A client with ‖u_i‖ > C
+    counts as in Theorem 2. Others count C / ‖u_i‖ times (2 - s^2) (f_i(w) - f_i(w*)),
+    and on the right C / ‖u_i‖ s^2 Delta_i. Before a run nothing bounds 1 / ‖u_i‖, so
+    this term counts on the left here: together they are C / ‖u_i‖ times
     2 (f_i(w) - f_i(w*)) - s^2 (f_i(w) - min f_i).
     """
     start = _start(gamma, L, E, C, r2)

@@ -1,12 +1,12 @@
 """Haddadpour et al.: FedSKETCH, Theorems 5 to 7, and FedSKETCHGATE, Theorem 3.
 
 Theorem 2 states the orders of Theorems 5 to 7, whose constants are explicit. They hold
-for any sketch that is read without bias, with E|Q(x) - x|^2 <= omega |x|^2.
+for any sketch that is read without bias, with E‖Q(x) - x‖^2 <= omega ‖x‖^2.
 
 Letters: L smoothness, mu of the PL condition or of strong convexity, eta and gamma the
 rates of clients and server, tau local steps, k clients, sigma the deviation of
 stochastic gradients, R rounds, phi the weight of a penalty. Here `f0` is f(w0) - f* and
-`r2` |w0 - w*|^2.
+`r2` ‖w0 - w*‖^2.
 
 Two steps of their proofs are corrected here (results/theory/details.md):
 
@@ -74,7 +74,7 @@ def noise(eta, *, L, k, tau, sigma, gamma, omega) -> float:
 
 
 def theorem_5(eta, R, *, f0, **numbers) -> float:
-    """Returns the bound on the mean E|grad f|^2 of Theorem 5, not convex (17).
+    """Returns the bound on the mean E‖grad f‖^2 of Theorem 5, not convex (17).
 
     2 f0 / (eta gamma tau R) + `noise`, for the mean over w_0 to w_(R - 1). The other
     `numbers` are those of `noise`.
@@ -111,7 +111,7 @@ def rounds_6(target, *, f0, mu, **numbers) -> tuple[float, int]:
 def penalty_and_step(*, L, k, tau, gamma, omega) -> tuple[float, float]:
     """Returns phi = 1 / sqrt(k tau) and eta of Theorem 7.
 
-    Clients minimise f(w) + phi/2 |w - w0|^2 by steps of eta = 1 / (2 (L + phi) gamma
+    Clients minimise f(w) + phi/2 ‖w - w0‖^2 by steps of eta = 1 / (2 (L + phi) gamma
     tau (omega + 1)). As printed, the smoothness lacks phi, and the exponent has m for
     k.
     """

@@ -22,7 +22,7 @@ from fl_sketch.theory.conditions import at_least, at_most
 
 
 def tail(operator, d, b, failure) -> float:
-    """Returns how many times |v| |h| the product <R^T R v, h> is off at the most.
+    """Returns how many times ‖v‖ ‖h‖ the product <R^T R v, h> is off at the most.
 
     log^1.5(d / failure) / sqrt(b) for SRHT, AMS and Gaussian matrices (Lemmas A.1 and
     A.2), and log(1 / failure) for the count sketch (A.3), whatever b is. Their
@@ -62,7 +62,7 @@ def longest_gradient(*, G, sigma, C, K, T, delta_g) -> float:
 def theorem_3_2(
     eta, T, *, L, I, G, sigma, f0, d, C, K, kappa, b1, eps, union, delta_g=1e-3, nu=1
 ) -> float:
-    """Returns the bound on the mean |grad f|^2 over rounds of Theorem 3.2.
+    """Returns the bound on the mean ‖grad f‖^2 over rounds of Theorem 3.2.
 
     The inequality divided by kappa eta J_1 K T, for any constant step. G stands for the
     lengths of stochastic gradients in the proof as well, which are S here. It holds
@@ -138,7 +138,7 @@ def decaying_step(t, *, K, b1) -> float:
 def theorem_b3(
     T, *, L, I, G, sigma, f0, d, C, K, kappa, b1, eps, union, delta_g=1e-3, nu=1
 ) -> float:
-    """Returns the bound on the mean |grad f|^2 of Theorem B.3, with `decaying_step`.
+    """Returns the bound on the mean ‖grad f‖^2 of Theorem B.3, with `decaying_step`.
 
     The theorem bounds a sum over rounds with weights kappa eta_t K J_1, which fall; the
     last of them, the smallest, is used for all. Of order log(T) / sqrt(T).
@@ -163,10 +163,10 @@ def theorem_b3(
 def theorem_4_4(
     T, eta=None, *, L, I, f0, d, C, K, Delta, b1, b2, eps, union, delta_g=1e-3, nu=1
 ) -> tuple[float, float, float]:
-    """Returns the step, G, and the bound on the mean |grad f|^2, of Theorem 4.4.
+    """Returns the step, G, and the bound on the mean ‖grad f‖^2, of Theorem 4.4.
 
     The server's rate is kappa = 1 / sqrt(G), and the step the largest unless it is
-    given. No |grad f|^2 exceeds G, which is the smallest that closes the chain of
+    given. No ‖grad f‖^2 exceeds G, which is the smallest that closes the chain of
     inequalities of the proof, a root of a quadratic equation in sqrt(G), with which
     losses stay below G / (2 L). No bound on gradients is assumed. Delta is what noise
     exceeds with probability exp(-Delta^2 / sigma^2). It holds with probability 1 -

@@ -1,9 +1,9 @@
 """Song et al.: iterative sketching, Theorems 5.1 to 5.4 and G.2, and appendix E.
 
 Letters: L smoothness, mu strong convexity, eta and gamma the rates of clients and
-server, K local steps, T rounds, and 1 + alpha with E|R^T R x|^2 <= (1 + alpha) |x|^2.
+server, K local steps, T rounds, and 1 + alpha with E‖R^T R x‖^2 <= (1 + alpha) ‖x‖^2.
 The paper has no letters for three numbers: here `f0` is f(w0) - f(w*), `r2` the squared
-distance |w0 - w*|^2, and `sigma2` the mean over clients of |grad f_c(w*)|^2.
+distance ‖w0 - w*‖^2, and `sigma2` the mean over clients of ‖grad f_c(w*)‖^2.
 
 The theorems of section E are about one local step. The mean of the clients' sketches is
 then the sketch of the gradient of f, so that only f has to be smooth or convex, clients
@@ -80,7 +80,7 @@ def rounds_e2(target, *, L, r2, alpha) -> tuple[float, int]:
 
 
 def theorem_e3(eta, T, *, L, f0, alpha) -> float:
-    """Returns the bound on the mean E|grad f|^2 of Theorem E.3: 2 f0 / (eta (T + 1)).
+    """Returns the bound on the mean E‖grad f‖^2 of Theorem E.3: 2 f0 / (eta (T + 1)).
 
     For the mean over w_0 to w_T, and so for the smallest, of which the paper states it.
     """
@@ -147,7 +147,7 @@ def corollary_5_4(target, *, L, r2, sigma2, K, alpha) -> tuple[float, int]:
 
 
 def theorem_g2(eta, T, *, L, G, f0, K, alpha, gamma=1.0) -> float:
-    """Returns the bound on the mean E|grad f|^2 of Theorem G.2, corrected.
+    """Returns the bound on the mean E‖grad f‖^2 of Theorem G.2, corrected.
 
     f0 / ((T + 1) gamma eta K) + L K G^2 eta (1 + gamma (1 + alpha) / 2), for the mean
     over w_0 to w_T. Lemma G.1 asks for steps up to 1 / (2 L K). The print lacks the
