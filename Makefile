@@ -38,7 +38,7 @@ docs: $(VENV)/.docs  ## the site, in build/docs; a warning is an error
 	$(BIN)/python -m sphinx -b html -W --keep-going -q docs build/docs
 
 bench: $(VENV)/.core  ## how fast the sketches are, against a copy
-	$(BIN)/python -m launch.benchmark --suite=sketch
+	$(BIN)/python -m benchmarks.sketch
 
 $(VENV)/.core: requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)

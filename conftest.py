@@ -58,11 +58,5 @@ def pytest_runtest_setup(item):
 
 
 collect_ignore = ["tests/net/simulated.py"]  # a script, not tests
-# Programs whose packages only the extra `peers` installs.
-IN_TORCH = "fl_sketch/experiments/bench/peers"
-if not importlib.util.find_spec("torch"):
-    collect_ignore += [f"{IN_TORCH}/torch_{name}.py" for name in ("models", "rounds")]
 if not importlib.util.find_spec("nvflare"):
-    collect_ignore += [f"fl_sketch/network/{name}.py" for name in ("nvflare", "echo")]
-if not importlib.util.find_spec("pfl"):
-    collect_ignore += [f"{IN_TORCH}/pfl_rounds.py"]
+    collect_ignore += ["fl_sketch/network/nvflare.py"]

@@ -1,6 +1,6 @@
 """Models of the papers' shapes and one of 1.3 billion parameters, for accelerators.
 
-Command: python -m launch.compile --config=configs/accelerators.py:resnet101 \
+Command: python -m experiments.accelerators --config=configs/accelerators.py:resnet101 \
 --topology=v5e:2x2 --data_dir=DATA
 Command: python -m launch.train --config=configs/accelerators.py:resnet101 \
 --workdir=/tmp/resnet101 --data_dir=DATA

@@ -1,6 +1,6 @@
 """DP-NormFedAvg on features of CIFAR-10, as in Das et al., section 6.
 
-Command: python -m launch.features --data_dir=DATA --out=/tmp/features
+Command: python -m experiments.features --data_dir=DATA --workdir=/tmp/features
 Command: python -m launch.train --config=configs/das_features.py \
 --workdir=/tmp/das_features --data_dir=/tmp/features
 
@@ -9,7 +9,7 @@ Expect: test accuracy about 0.68 at epsilon 5; results/das_features has the whol
 The paper's features are from a ResNet-18 trained on ImageNet, for 5000 clients with 10
 examples each. These are from a small network trained on half of CIFAR-10. The other
 half is for 2500 clients with 10 examples each. With `:pretrained` the features are from
-a network trained on ImageNet (`launch.features --model=FOLDER`), for 5000 clients.
+a network trained on ImageNet (`--weights=FILE`), for 5000 clients.
 """
 
 from configs import das_fashion_mnist

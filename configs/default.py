@@ -28,7 +28,8 @@ def get_config() -> ConfigDict:
 
     config.data = ConfigDict()
     # digits, mnist, fashion_mnist, cifar10, sst2, shakespeare; synthetic/N: N generated
-    # examples; npz/FILE: your arrays; FILE.py:NAME; or a set that TFDS has prepared
+    # examples; npz/FILE: your arrays in FILE.npz, or in a folder FILE of npy files; or
+    # FILE.py:NAME
     config.data.name = "digits"
     # 1/2 or 2/2: the first or the second half of its classes, or of its speakers
     config.data.part = "all"
@@ -65,11 +66,10 @@ def get_config() -> ConfigDict:
     config.model.dropout = 0.0
     config.model.norm = "group"  # of resnet; or batch, which has statistics
     config.model.kernels = "lecun_normal"  # initial kernels of cnn; or glorot_uniform
-    config.model.pool = "mean"  # of tokens, in hf/ encoders; or first: of [CLS]
-    # cross_entropy; binary: several labels; for numbers: squared, absolute, huber
+    # cross_entropy; binary: several labels; squared: numbers
     config.model.loss = "cross_entropy"
-    # metrics, such as f1,auc; the first is the score: accuracy, top5, f1, auc,
-    # perplexity; for numbers: mae, rmse, r2; empty: the default of the loss
+    # metrics, such as accuracy,perplexity; the first is the score; for numbers: rmse;
+    # empty: the default of the loss
     config.model.metrics = ""
     # initial weights: the folder of a run or a release, FILE.npz or FILE.safetensors
     config.model.init_from = ""

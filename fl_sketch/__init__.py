@@ -10,9 +10,9 @@ A file imports only from packages that are listed before its own:
 - `privacy` (bounds, noise and accounting);
 - `algorithms` (one file for each method) and `workdir` (the folder of a run);
 - `engine` (rounds as one program, with a server or without);
-- `audit` (attacks on messages and models) and `config` (the keys of a config);
-- `run` (one config), `sweep` (many configs), and `experiments` (claims of papers, and
-  benchmarks).
+- `config` (the keys of a config);
+- `run` (one config), `sweep` (many configs), and `audit` (attacks on messages and
+  models).
 """
 
 __version__ = "0.1.0"

@@ -6,17 +6,12 @@ import pathlib
 from launch import streams
 
 GROUPS = {
-    "Start": ("quickstart", "prepare_data", "import_data"),
+    "Start": ("quickstart", "prepare_data"),
     "Train": ("train", "network", "sweep", "compare", "plot"),
     "Use a trained model": ("predict", "generate"),
     "Privacy": ("calibrate", "audit", "release"),
-    "Plan and reproduce": ("plan", "compile", "reproduce"),
-    "Attack": ("attack",),
-    "Study": (
-        *("scaling", "spectrum", "tracking", "trade", "theorems", "quadratics"),
-        *("heavy_tails", "means", "features"),
-    ),
-    "Benchmark": ("benchmark",),
+    "Plan": ("plan",),
+    "Attack and inspect": ("attack", "spectrum"),
 }
 
 

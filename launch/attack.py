@@ -7,18 +7,14 @@ python -m launch.attack --config=configs/quickstart.py --workdir=/tmp/mine --ima
 Prints a verdict for each setting. The folder gets attack.csv and images.png, with the
 true images above the reconstructions. If a swept key is a number, attack_curves.png
 shows PSNR against it; --beside adds the curves of other attacks. With --prior=gaussian
-the attacker moves towards the mean image where noise is large. --theory=N writes
-theory.csv: the bound of Theorem 7.5 (Song et al.) on gradient descent for the first N
-images, and the measured values.
+the attacker moves towards the mean image where noise is large.
 """
-
-import os
 
 from absl import flags
 
+from fl_sketch.audit import attack, attack_pictures
 from fl_sketch.config import parse
 from fl_sketch.core import files
-from fl_sketch.experiments import attack, attack_pictures, attack_theory
 from fl_sketch.sweep import grid
 from fl_sketch.workdir.tables import named
 from launch import command, options, parsing
@@ -30,12 +26,6 @@ OVER = flags.DEFINE_multi_string(
     "over", [], "KEY=VALUE,VALUE: config values to attack in turn. Repeatable."
 )
 ATTACK = options.of(attack.Attack)
-THEORY = flags.DEFINE_integer(
-    "theory",
-    0,
-    "Number of images to compute the bound of Theorem 7.5 for.",
-    lower_bound=0,
-)
 BESIDE = flags.DEFINE_multi_string(
     "beside", [], "Folder of another attack, to draw in the same picture. Repeatable."
 )
@@ -44,32 +34,21 @@ flags.mark_flags_as_required(["config", "workdir"])
 
 def main():
     """Attacks every setting, and writes the results."""
-    how, rows, results, promises = ATTACK(), [], {}, []
-    chosen = list(grid.points_of(CONFIG.value, OVER.value))
-    for _, config in chosen:
+    how, rows, results = ATTACK(), [], {}
+    points = list(grid.points_of(CONFIG.value, OVER.value))
+    for _, config in points:
         parse.check(config)
     beside = attack_pictures.rows_of(BESIDE.value)
-    files.writable_folder(WORKDIR.value)
-    for point, config in chosen:
+    folder = files.writable_folder(WORKDIR.value)
+    for point, config in points:
         name = named(point) or "as configured"
         results[name] = attack.run(config, how, DATA_DIR.value)
         rows.append({**point, "prior": how.prior, **attack.row(results[name])})
+        files.write_rows(folder / "attack.csv", rows)
         print(f"{name}: {attack.verdict(rows[-1])}", flush=True)
-        if THEORY.value:
-            found = attack_theory.rows(config, DATA_DIR.value, images=THEORY.value)
-            promises += [{**point, **row._asdict()} for row in found]
-            print(*map(attack_theory.line, found), sep="\n", flush=True)
-    files.write_rows(at("attack.csv"), rows)
-    if promises:
-        files.write_rows(at("theory.csv"), promises)
-    attack_pictures.draw(results, at("images.png"))
-    attack_pictures.draw_curves(rows, at("attack_curves.png"), beside)
+    attack_pictures.draw(results, folder / "images.png")
+    attack_pictures.draw_curves(rows, folder / "attack_curves.png", beside)
     print(f"results in {WORKDIR.value}")
-
-
-def at(name):
-    """Returns the path of the file `name` in the folder of results."""
-    return os.path.join(WORKDIR.value, name)
 
 
 if __name__ == "__main__":

@@ -15,13 +15,12 @@ The exit code is 0 if no claim is broken, 1 if one is, and 2 for a config that c
 audited.
 """
 
-import os
 import sys
 
 from absl import flags
 
+from fl_sketch.audit import config_audit
 from fl_sketch.core import files
-from fl_sketch.experiments import audit
 from fl_sketch.privacy.guarantee import rounded_up
 from launch import command, options, parsing
 
@@ -39,50 +38,45 @@ LEGEND = (
 CONFIG = parsing.config_flag()
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the results.")
 DATA_DIR = options.data_dir()
-AUDIT = options.of(audit.Audit)
+AUDIT = options.of(config_audit.Audit)
 flags.mark_flags_as_required(["config", "workdir"])
-
-
-def line(row):
-    """Returns a result as text, below `HEAD`."""
-    return COLUMNS.format(
-        row.what,
-        f"{row.delta:.2g}",
-        rounded_up(row.claimed_epsilon),
-        f"{row.found_epsilon:.4g}",
-        f"{row.most_epsilon:.4g}",
-        f"{row.confidence:.0%}",
-        row.trials,
-        f"{row.seconds:.1f}",
-    )
 
 
 def main():
     """Runs the audits of --config, and exits with 1 if a claim is broken."""
     effort = AUDIT()
-    audit.check(effort)
-    files.writable_folder(WORKDIR.value)
-    path, rows, short = os.path.join(WORKDIR.value, "audit.csv"), [], []
-    for result in audit.run(CONFIG.value, effort, DATA_DIR.value):
-        if isinstance(result, str | audit.Noise):
+    config_audit.check(effort)
+    folder, rows, broken = files.writable_folder(WORKDIR.value), [], []
+    for result in config_audit.run(CONFIG.value, effort, DATA_DIR.value):
+        if isinstance(result, str | config_audit.Noise):
             print(getattr(result, "what", result), flush=True)
-            short += [result] * getattr(result, "broken", False)
+            if getattr(result, "broken", False):
+                broken.append(f"BROKEN: {result.what}")
             continue
         if not rows:
             print(LEGEND, HEAD, sep="\n")
-        print(line(result), flush=True)
-        rows.append(result)
-        files.write_rows(path, [row._asdict() for row in rows])
-    broken = [row for row in rows if row.broken]
-    for row in broken:
-        print(
-            f"BROKEN: {row.what}: at delta = {row.delta:.2g} epsilon is at least "
-            f"{row.found_epsilon:.4g} ({row.confidence:.0%} confidence), but the "
-            f"accountant claims {rounded_up(row.claimed_epsilon)}"
+        claim = rounded_up(result.claimed_epsilon)
+        line = COLUMNS.format(
+            result.what,
+            f"{result.delta:.2g}",
+            claim,
+            f"{result.found_epsilon:.4g}",
+            f"{result.most_epsilon:.4g}",
+            f"{result.confidence:.0%}",
+            result.trials,
+            f"{result.seconds:.1f}",
         )
-    for found in short:
-        print(f"BROKEN: {found.what}")
-    if broken or short:
+        print(line, flush=True)
+        rows.append(result._asdict())
+        files.write_rows(folder / "audit.csv", rows)
+        if result.broken:
+            broken.append(
+                f"BROKEN: {result.what}: at delta = {result.delta:.2g} epsilon is at "
+                f"least {result.found_epsilon:.4g} ({result.confidence:.0%} "
+                f"confidence), but the accountant claims {claim}"
+            )
+    if broken:
+        print(*broken, sep="\n")
         sys.exit(BROKEN)
     print("no claim is broken; this does not prove the claims")
 

@@ -7,10 +7,8 @@ killed process or a full disk, would stay in its place: the folder is emptied th
 """
 
 import contextlib
-import hashlib
 import os
 import pathlib
-import platform
 import re
 import sys
 import warnings
@@ -20,6 +18,7 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from fl_sketch.core import files
+from fl_sketch.core.platforms import processor
 
 MOST = 2**30  # bytes; the programs that were not used for longest go first
 SHORTEST = 0.1  # seconds of compilation that are worth a file
@@ -66,16 +65,6 @@ def private_folder(folder: str | os.PathLike) -> pathlib.Path:
         msg = f"{private} can be written by others"
         raise PermissionError(msg)
     return private
-
-
-def processor() -> str:
-    """Returns a short name of this kind of processor."""
-    parts = [platform.machine(), platform.processor()]
-    with contextlib.suppress(OSError):
-        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-        facts = {line.partition(":")[0].strip(): line for line in reversed(lines)}
-        parts += [facts.get(name, "") for name in ("model name", "flags", "Features")]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
 def prune(folder: pathlib.Path) -> None:

@@ -5,12 +5,11 @@ python -m launch.network --config=configs/quickstart.py --sites=5 --workdir=/tmp
 python -m launch.network kits --sites=hospital_a,hospital_b --server=HOST --out=KITS
 python -m launch.network --config=FILE --kits=KITS --sites=hospital_a,hospital_b \
     --server=HOST --workdir=RUN
-python -m launch.network times --sites=2,5 --sizes=1000,1000000 --out=rows.csv
 
 The first deals a data set to five sites, starts them and a server on this machine, and
 leaves the folder that launch.train would. The second makes kits for several machines,
-and the third runs a config with them. The same command again resumes. The last times
-exchanges. See docs/network.md.
+and the third runs a config with them. The same command again resumes. See
+docs/network.md.
 """
 
 import importlib.util
@@ -22,7 +21,7 @@ from absl import flags
 from fl_sketch.core import files
 from launch import command, options, parsing
 
-WORD = sys.argv[1] if sys.argv[1:2] in (["kits"], ["times"]) else ""
+WORD = sys.argv[1] if sys.argv[1:2] == ["kits"] else ""
 CONFIG = parsing.config_flag()
 SITES = flags.DEFINE_string("sites", None, "How many, or their names: a,b,c.")
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder for the results.")
@@ -33,8 +32,7 @@ ATTEMPTS = flags.DEFINE_integer("attempts", 10, "How often a round is asked for.
 ASKS = flags.DEFINE_list("asks", ["measured"], "What sites may tell: size, measured.")
 MADE = flags.DEFINE_string("kits", None, "The folder of kits; none: on this machine.")
 SERVER = flags.DEFINE_string("server", "localhost", "The name of the server of kits.")
-OUT = flags.DEFINE_string("out", None, "The folder for kits; the file for times.")
-SIZES = flags.DEFINE_list("sizes", ["1000", "1000000"], "Bytes; for times.")
+OUT = flags.DEFINE_string("out", None, "The folder for kits.")
 flags.mark_flag_as_required("sites")
 
 
@@ -45,9 +43,6 @@ def main():
         raise ValueError(msg)
     from fl_sketch.network import kits
 
-    if WORD == "times":
-        _times()
-        return
     names = _names()
     if WORD:
         out = files.writable_folder(OUT.value or "", "out")
@@ -74,15 +69,6 @@ def _names() -> list[str]:
     names = [f"site_{one}" for one in range(count)] if count else SITES.value.split(",")
     kits.require_names(names)
     return names
-
-
-def _times() -> None:
-    """Times exchanges, and writes the rows to the file --out."""
-    from fl_sketch.experiments.bench import network_suite
-
-    counts = [int(one) for one in SITES.value.split(",")]
-    growing = network_suite.run(counts, [int(one) for one in SIZES.value])
-    network_suite.TABLE.record(growing, OUT.value)
 
 
 def _run_here(config, place: pathlib.Path, names: list[str]) -> None:

@@ -1,73 +1,32 @@
-r"""Prints the bytes, seconds, memory and theory of a config, before a run.
+r"""Prints the messages, bytes and privacy of a config, before a run.
 
-python -m launch.plan --config=configs/quickstart.py --smoothness=2 --gradient=0.5
-python -m launch.plan --config=configs/default.py \
-    --config.algorithm=iterative_sketching --convexity=0.1 --graph=ring
+python -m launch.plan --config=configs/quickstart.py
+python -m launch.plan --config=configs/default.py --graph=ring
 
-The theorem of the algorithm needs constants of the problem, which are flags. Their
-defaults are not measurements. --graph adds the bytes of the same messages in a network
-without a server. It is ring, grid:4x5, regular:3, complete or a file of edges.
-
-To forecast seconds and memory, rounds of a few clients are compiled and timed; --notime
-skips this. --suggest adds the rates that were tuned for the algorithm in results/, for
-messages of about the same length first.
+The first lines are those that launch.train begins with. --graph adds the bytes of the
+same messages in a network without a server. It is ring, grid:4x5, regular:3, complete
+or a file of edges.
 """
 
 from absl import flags
 
 from fl_sketch.engine import graph as graphs
-from fl_sketch.engine.costs import FLOAT_BYTES
-from fl_sketch.experiments import forecast, plan, suggest
-from fl_sketch.run import prepare
+from fl_sketch.run import plan, prepare
 from fl_sketch.run.task import of_setup
-from launch import command, options, parsing, reproductions
+from launch import command, options, parsing
 
 CONFIG = parsing.config_flag()
 DATA_DIR = options.data_dir()
 GRAPH = flags.DEFINE_string("graph", None, f"Network without a server: {graphs.WORDS}.")
-CONVEX = flags.DEFINE_bool(
-    "convex", True, "Whether the losses are convex, for the theorems of Song et al."
-)
-TIME = flags.DEFINE_bool("time", True, "Whether to forecast seconds and memory.")
-CONSTANTS = {
-    name: flags.DEFINE_float(name, default, meaning)
-    for name, (default, meaning) in plan.CONSTANTS.items()
-}
-SUGGEST = flags.DEFINE_bool(
-    "suggest", False, "Whether to print the rates that were tuned for its algorithm."
-)
 flags.mark_flag_as_required("config")
 
 
 def main():
-    """Prints the plan of --config, for the constants that are given as flags."""
-    constants = {name: flag.value for name, flag in CONSTANTS.items()}
+    """Prints the plan of --config."""
     setup, graph = prepare(CONFIG.value, DATA_DIR.value), None
-    task, config = of_setup(setup), setup.config
     if GRAPH.value:
-        graph = graphs.named(GRAPH.value, config.data.clients)
-    convex = CONVEX.value
-    for line in plan.lines(config, task, constants, convex=convex, graph=graph):
-        print(line)
-    for line in suggested(config, task.facts) if SUGGEST.value else ():
-        print(line)
-    for line in forecast.lines(setup) if TIME.value else ():
-        print(line)
-
-
-def suggested(config, facts) -> list[str]:
-    """Returns lines with the rates that were tuned in the folder of results."""
-    results = reproductions.RESULTS
-    if not results.is_dir():
-        msg = f"Expected --suggest in a clone of the project, got none at {results}."
-        raise ValueError(msg)
-    found = [
-        one
-        for folder, compared in reproductions.compared()
-        for one in suggest.tuned_in(folder, compared, results=results)
-    ]
-    up = facts["bytes_up_planned"] or FLOAT_BYTES * facts["sketch_size"]
-    return suggest.lines(config, FLOAT_BYTES * facts["d"] / up, found)
+        graph = graphs.named(GRAPH.value, setup.config.data.clients)
+    print(*plan.lines(setup.config, of_setup(setup), graph), sep="\n")
 
 
 if __name__ == "__main__":

@@ -10,10 +10,12 @@ error of Lanczos: `least` and `most` bound the dimension by the moments that the
 have seen.
 """
 
+import functools
+
 from absl import flags
 
 from configs import default
-from fl_sketch.experiments import hessian
+from fl_sketch.audit import run_spectrum
 from launch import command, options
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run.")
@@ -38,7 +40,7 @@ flags.mark_flag_as_required("workdir")
 
 def main():
     """Prints a row for each checkpoint of the run in --workdir, and writes them."""
-    hessian.of_run(
+    run_spectrum.of_run(
         WORKDIR.value,
         default.get_config(),
         DATA_DIR.value,
@@ -46,6 +48,7 @@ def main():
         probes=PROBES.value,
         steps=STEPS.value,
         plugin=PLUGIN.value,
+        log=functools.partial(print, flush=True),
     )
 
 

@@ -50,7 +50,6 @@ def bert_shapes(config):
         ),
         "embeddings.token_type_embeddings.weight": (config["type_vocab_size"], width),
         "pooler.dense.weight": (width, width),
-        "pooler.dense.bias": (width,),
     }
     norms, linear = ["embeddings.LayerNorm"], {}
     for number in range(config["num_hidden_layers"]):
@@ -148,39 +147,28 @@ def tokenizer(separators=True, words=WORDS):
     }
 
 
-def write(folder, config, arrays, tokens=None, shards=1):
-    """Writes a folder; several `shards` have an index."""
+def write(folder, config, arrays, tokens=None):
+    """Writes a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     if tokens is not None:
         (folder / "tokenizer.json").write_text(json.dumps(tokens))
-    if shards == 1:
-        save_file(arrays, folder / "model.safetensors", metadata={"format": "pt"})
-        return folder
-    placed = {}
-    for number in range(shards):
-        file = f"model-{number + 1:05}-of-{shards:05}.safetensors"
-        part = dict(list(arrays.items())[number::shards])
-        save_file(part, folder / file)
-        placed |= dict.fromkeys(part, file)
-    index = {"metadata": {}, "weight_map": placed}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    return folder
+    save_file(arrays, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def bert(folder, *, tokens=None, shards=1, **changes):
+def bert(folder, *, tokens=None, **changes):
     """Writes a tiny BERT; returns its config and its arrays."""
     config = BERT | changes
     arrays = drawn(bert_shapes(config))
-    write(folder, config, arrays, tokens or tokenizer(), shards)
+    write(folder, config, arrays, tokens or tokenizer())
     return config, arrays
 
 
-def llama(folder, *, tokens=None, shards=1, **changes):
+def llama(folder, *, tokens=None, **changes):
     """Writes a tiny Llama; returns its config and its arrays."""
     config = LLAMA | changes
     arrays = drawn(llama_shapes(config))
-    write(folder, config, arrays, tokens or tokenizer(separators=False), shards)
+    write(folder, config, arrays, tokens or tokenizer(separators=False))
     return config, arrays
 
 

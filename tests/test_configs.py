@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 FOLDER = pathlib.Path(__file__).parents[1] / "configs"
-OTHERS = ("launch.features", "launch.quickstart")
+OTHERS = ("experiments.features", "launch.quickstart")
 FILES = sorted(path.name for path in FOLDER.glob("[a-z]*.py"))
 
 

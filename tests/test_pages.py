@@ -60,8 +60,9 @@ def test_every_command_is_a_verb_of_make_or_a_launch():
             assert words[0] in verbs
         else:
             assert (first, words[0]) == ("python", "-m"), words
-            name = words[1].removeprefix("launch").removeprefix(".") or "__main__"
-            assert (ROOT / "launch" / f"{name}.py").exists(), words
+            folder, _, name = words[1].partition(".")
+            assert folder in ("launch", "experiments", "benchmarks"), words
+            assert (ROOT / folder / f"{name or '__main__'}.py").exists(), words
 
 
 @pytest.mark.slow

@@ -52,7 +52,6 @@ class Method(NamedTuple):
       one_key: whether all rounds share one set of hashes, which is in the code.
       before_sketch: whether noise may come before its sketch (`privacy.form=update`):
         a message is the sketch of an update and nothing else.
-      theorem: the name of its theorem in `launch.plan`.
       one_batch: whether a client takes one gradient, of its first batch, and
         `client.steps` is not read.
       parameters_only: whether its models may not have statistics, only parameters.
@@ -66,7 +65,6 @@ class Method(NamedTuple):
     unit: str = "client"
     one_key: bool = False
     before_sketch: bool = False
-    theorem: str = ""
     one_batch: bool = False
     parameters_only: bool = False
     vectors: bool = False
@@ -89,23 +87,23 @@ _NORMALISED = functools.partial(dp_fedavg, bound=clipping.normalise)
 _BUILT_IN = (
     Method("cd_adam", cd_adam, one_batch=True),
     Method("cocktail_sgd", cocktail_sgd),
-    Method("dp_fedavg", dp_fedavg, bound="clip", theorem="das"),
-    Method("dp_normfedavg", _NORMALISED, bound="normalise", theorem="das_normalised"),
+    Method("dp_fedavg", dp_fedavg, bound="clip"),
+    Method("dp_normfedavg", _NORMALISED, bound="normalise"),
     Method("ef21", ef21, one_batch=True),
     Method("ef_sign_sgd", ef_sign_sgd),
-    Method("fedavg", fedavg, theorem="fedavg"),
+    Method("fedavg", fedavg),
     Method("fedcomgate", fedcomgate),
     Method("fedgate", fedgate),
     Method("fedopt", fedopt),
-    Method("fedsketch", fedsketch, theorem="fedsketch"),
-    Method("fedsketchgate", fedsketchgate, theorem="fedsketchgate"),
+    Method("fedsketch", fedsketch),
+    Method("fedsketchgate", fedsketchgate),
     Method("fetchsgd", fetchsgd, one_key=True, one_batch=True),
-    Method("iterative_sketching", iterative_sketching, theorem="song"),
+    Method("iterative_sketching", iterative_sketching),
     Method("marina", marina, one_batch=True, parameters_only=True),
     Method("onebit_adam", onebit_adam, one_batch=True, parameters_only=True),
     Method("private_sketching", private_sketching, unit="example"),
     Method("qsgd", qsgd, one_batch=True),
-    Method("safl", safl, before_sketch=True, theorem="safl"),
+    Method("safl", safl, before_sketch=True),
     Method("scaffold", scaffold),
     Method("sign_sgd", sign_sgd, one_batch=True),
     Method("sketched_sgd", sketched_sgd, one_batch=True, vectors=True),

@@ -72,7 +72,7 @@ def fedsketchgate(
     estimate and that of its own sketch, c_j -= gain (Phi - Phi_j) (lines 5 and 8). Phi
     is the mean of all Phi_j only for PRIVIX with means of rows, or with one row. The
     control variates then sum to zero, and clients with unlike data reach their common
-    minimum. Otherwise they end near it (`launch.tracking`).
+    minimum. Otherwise they end near it (`experiments/tracking.py`).
 
     The paper prints the gain 1/tau. Its update already contains eta, so that without
     compression 1/(eta tau) is exact. The other arguments are those of `fedsketch`.

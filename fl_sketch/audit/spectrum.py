@@ -31,7 +31,7 @@ from jax.flatten_util import ravel_pytree
 from matfree import decomp
 from scipy import linalg, optimize
 
-from fl_sketch import engine, fast
+from fl_sketch import engine
 from fl_sketch.core import trees, validate
 from fl_sketch.core.keys import require_key
 from fl_sketch.core.protocols import Key, Tree
@@ -118,11 +118,11 @@ def hessian_product(
     Arguments are those of `of_loss`.
     """
     vector, unravel = ravel_pytree(params)
-    count, value = jax.tree.leaves(batches)[0].shape[0], fast.form(loss)
+    count = jax.tree.leaves(batches)[0].shape[0]
 
     def product(direction):
         def of_batch(total, batch):
-            gradient = jax.grad(lambda x: value(unravel(x), batch))
+            gradient = jax.grad(lambda x: loss(unravel(x), batch))
             return total + jax.jvp(gradient, (vector,), (direction,))[1], None
 
         total, _ = jax.lax.scan(of_batch, jnp.zeros(vector.shape), batches)

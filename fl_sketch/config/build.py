@@ -18,9 +18,9 @@ from fl_sketch.config.inputs import Seen
 from fl_sketch.config.parse import Numbers, section
 from fl_sketch.core import plugins, trees
 from fl_sketch.core.protocols import Algorithm, Local, Tree
+from fl_sketch.core.tokens import PAD
 from fl_sketch.data import inputs as seeing
 from fl_sketch.data.examples import Examples
-from fl_sketch.data.tokenizer import PAD
 from fl_sketch.models.losses import KINDS
 from fl_sketch.transforms import by_name
 from fl_sketch.transforms.local import Loss, measuring, sgd_steps
@@ -32,7 +32,6 @@ PLAIN = {
     "norm": "group",
     "width": 0,
     "kernels": "lecun_normal",
-    "pool": "mean",
 }
 
 

@@ -7,7 +7,7 @@ from fl_sketch.config.privacy import protection_of
 from fl_sketch.core import pretrained
 from fl_sketch.core.protocols import Tree
 from fl_sketch.models import huggingface
-from fl_sketch.models.params_io import Arrays, chosen
+from fl_sketch.models.params_io import Arrays, select
 from fl_sketch.workdir import origin, weights
 
 
@@ -31,9 +31,9 @@ def initial_of(config: ConfigDict, model: Tree, digests: dict[str, str]) -> Arra
         if protection_of(config).private:
             _require_unseen(key, source, config.data.name, trained_on(config), digests)
         if key == "init_from":
-            return chosen(model, weights.read(source), fresh)
+            return select(model, weights.read(source), fresh)
         found = huggingface.find(pretrained.read(source), model)
-        return chosen(model, found.arrays, [*fresh, *found.fresh])
+        return select(model, found.arrays, [*fresh, *found.fresh])
 
 
 def source_of(config: ConfigDict) -> tuple[str, str]:
@@ -55,7 +55,7 @@ def trained_on(config: ConfigDict) -> origin.TrainedOn | None:
         return None
     if key == "init_from":
         return origin.trained_on(source)
-    return origin.of_files(pretrained.weights(pretrained.read(source)))
+    return origin.of_files([pretrained.weights(pretrained.read(source))])
 
 
 def _require_unseen(

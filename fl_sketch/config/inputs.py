@@ -30,29 +30,26 @@ class Seen(NamedTuple):
 
 
 def splits_of(
-    config: ConfigDict,
-    data_dir: str | None,
-    *,
-    finite: bool = True,
+    config: ConfigDict, data_dir: str | None, *, finite: bool = True
 ) -> Splits:
     """Returns the data set of a config, its texts as tokens.
 
     Args:
-      data_dir: the folder of raw data sets; None: that of FL_SKETCH_DATA.
-      finite: whether training data must be finite.
+      data_dir: the folder of data sets; None: that of FL_SKETCH_DATA.
+      finite: whether training data must be finite, and of the classes.
 
     Raises:
       ValueError: for data of another kind, or of more classes than the config says.
       FileNotFoundError: for data that are not there.
     """
     data, targets = config.data, KINDS[config.model.loss].targets
-    whole = datasets.load(data.name, data_dir, targets=targets, finite=finite)
+    splits = datasets.load(data.name, data_dir, targets=targets, finite=finite)
     with section("data"):
-        splits = class_subset.part(whole, data.part, data.classes)
-        encoded = tokens(splits, config)
-        whole_set = data.part == class_subset.ALL  # else the part has counted them
-        known = datasets.with_classes(encoded, data.classes if whole_set else 0)
-    return known._replace(train=Examples(*map(aligned, known.train)))
+        splits = class_subset.part(splits, data.part, data.classes)
+        splits = tokens(splits, config)
+        if data.part == class_subset.ALL:  # else the part has counted them
+            splits = datasets.with_classes(splits, data.classes, finite=finite)
+    return splits._replace(train=Examples(*map(aligned, splits.train)))
 
 
 def tokens(splits: Splits, config: ConfigDict) -> Splits:
@@ -76,7 +73,9 @@ def seen_of(data: ConfigDict, splits: Splits) -> Seen:
     found, asked = splits.train.inputs, data.standardise
     with section("data"):
         augment = inputs.augmentation(data.augment)
-        scaling = None if asked in ("none", MEASURED) else inputs.given(asked)
+        scaling = None
+        if asked not in ("none", MEASURED):
+            scaling = inputs.parsed_scaling(asked)
         if (asked != "none" or augment is not None) and found.dtype == "int32":
             msg = (
                 "Expected standardise=none and augment=none for tokens, got "
@@ -84,34 +83,22 @@ def seen_of(data: ConfigDict, splits: Splits) -> Seen:
             )
             raise ValueError(msg)
         if asked == MEASURED:
-            scaling = inputs.measured(found)
+            scaling = inputs.scaling_of(found)
         channels = found.shape[-1]
         if scaling and len(scaling.mean) not in (1, channels):
             more = f" or {channels}, one for each channel" * (channels > 1)
             msg = f"Expected standardise to have 1 mean{more}, got "
             raise ValueError(msg + f"standardise={asked!r}.")
-        seen = Seen(splits.classes, scaling, augment)
-        _require_same_shape(data.augment, seen, found.shape[1:], found.dtype)
-    return seen
-
-
-def _require_same_shape(name: str, seen: Seen, shape, dtype) -> None:
-    """Raises for an augmentation that makes of a batch anything but such a batch."""
-    if seen.augmentation is None:
-        return
-    batch = jax.ShapeDtypeStruct((2, *shape), dtype)
-    plain = jax.eval_shape(lambda x: inputs.scaled(x, None), batch)
-    try:
-        made = jax.eval_shape(seen.augmentation, jax.random.key(0), plain)
-    except Exception as error:  # whatever a function of one's own does
-        msg = (
-            f"Expected augment={name!r} to take (key, batch) with a "
-            f"batch of shape {plain.shape}, got {type(error).__name__}: {error}"
-        )
-        raise ValueError(" ".join(msg.split())) from None
-    if (made.shape, made.dtype) != (plain.shape, plain.dtype):
-        msg = (
-            f"Expected augment={name!r} to return {plain.dtype} of "
-            f"shape {plain.shape}, got {made.dtype} of shape {made.shape}."
-        )
-        raise ValueError(msg)
+        if augment is not None:
+            batch = jax.ShapeDtypeStruct((2, *found.shape[1:]), found.dtype)
+            plain = jax.eval_shape(lambda x: inputs.scaled(x, None), batch)
+            try:
+                made = jax.eval_shape(augment, jax.random.key(0), plain)
+            except Exception as error:  # whatever a function of one's own does
+                made = f"{type(error).__name__}: {error}"
+            same = (plain.shape, plain.dtype)
+            if (getattr(made, "shape", ()), getattr(made, "dtype", None)) != same:
+                msg = f"Expected augment={data.augment!r} to make of (key, batch) a "
+                msg += f"batch {plain.dtype}{[*plain.shape]} again, got {made}."
+                raise ValueError(" ".join(msg.split()))
+    return Seen(splits.classes, scaling, augment)

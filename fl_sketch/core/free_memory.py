@@ -9,23 +9,27 @@ from collections.abc import Sequence
 
 import jax
 
-LIMITS = (  # files with the bytes that a process may have, where the system has one
-    "/sys/fs/cgroup/memory.max",
-    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+LIMITS = (  # a container's folder, and files with the bytes it may have and has now
+    ("/sys/fs/cgroup", "memory.max", "memory.current"),
+    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
 MEMINFO = "/proc/meminfo"
 LARGE = 2**27  # bytes of arrays that are worth a collection
 
 
 def of_host() -> float:
-    """Returns the free bytes of this host: the minimum of `LIMITS` and `MEMINFO`.
+    """Returns the free bytes of this host: the least that `LIMITS` and `MEMINFO` leave.
 
     It is infinite if the system has neither.
     """
     sizes = [math.inf]
-    for file in map(pathlib.Path, LIMITS):
-        if file.exists() and file.read_text().strip().isdigit():
-            sizes.append(float(file.read_text()))
+    for folder, *names in LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+            most, now = (int(pathlib.Path(folder, n).read_text()) for n in names)
+            lines = pathlib.Path(folder, "memory.stat").read_text().splitlines()
+            stat = dict(line.split() for line in lines)
+            cached = stat.get("total_inactive_file") or stat.get("inactive_file", 0)
+            sizes.append(float(max(most - now + int(cached), 0)))  # cached is free
     info = pathlib.Path(MEMINFO)
     if info.exists():
         lines = (line.split() for line in info.read_text().splitlines())

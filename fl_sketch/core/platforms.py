@@ -1,5 +1,9 @@
 """Chooses the implementation of a function that is fast on its device."""
 
+import contextlib
+import hashlib
+import pathlib
+import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -28,3 +32,13 @@ def by_platform(
 def has_gpu() -> bool:
     """Returns whether programs of this process may be compiled for a GPU."""
     return jax.default_backend() == GPU
+
+
+def processor() -> str:
+    """Returns a short name of this kind of processor."""
+    parts = [platform.machine(), platform.processor()]
+    with contextlib.suppress(OSError):
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+        facts = {line.partition(":")[0].strip(): line for line in reversed(lines)}
+        parts += [facts.get(name, "") for name in ("model name", "flags", "Features")]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]

@@ -5,21 +5,18 @@ known to fit in memory: a megabyte of zeros may expand to a terabyte.
 """
 
 import contextlib
-import gzip
 import io
 import math
 import os
-import tarfile
 import zipfile
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from fl_sketch.core import free_memory
 
-MOST = 2**30  # bytes of one unpacked file, where nothing else bounds it
-BLOCK = 2**20  # bytes that are unpacked at a time
+SMALL, TIMES = 2**26, 20  # a file of weights has SMALL + TIMES * size bytes at most
 PIXELS = 2**26  # of one picture
 
 
@@ -55,40 +52,6 @@ def require_room(where: str | os.PathLike, size: int) -> None:
         raise ValueError(msg)
 
 
-def unzipped(file: str | os.PathLike, most: int) -> bytes:
-    """Returns the content of a gzip `file`, which has `most` bytes at most."""
-    content = bytearray()
-    with gzip.open(file) as stream:
-        while part := stream.read(BLOCK):
-            content += part
-            if len(content) > most:
-                msg = f"Expected {file} to unpack to at most {most} bytes, got more."
-                raise ValueError(msg)
-    return bytes(content)
-
-
-def member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Returns the content of the file `name` in an `archive`."""
-    size = archive.getinfo(name).file_size
-    if size > MOST:
-        where = f"{name} in {archive.filename}"
-        msg = f"Expected {where} to have at most {MOST} bytes, got {size}."
-        raise ValueError(msg)
-    return archive.read(name)
-
-
-def members(file: str | os.PathLike, part: str) -> bytes:
-    """Returns the files of a tar archive with `part` in their names, in that order."""
-    with tarfile.open(file) as archive:
-        entries = [entry for entry in archive.getmembers() if part in entry.name]
-        if sum(entry.size for entry in entries) > MOST:
-            msg = f"Expected {file} to have at most {MOST} bytes in {part}, got more."
-            raise ValueError(msg)
-        entries.sort(key=lambda entry: entry.name)
-        streams = map(archive.extractfile, entries)
-        return b"".join(stream.read() for stream in streams if stream)
-
-
 def picture(content: bytes, mode: str, formats: Sequence[str]) -> np.ndarray:
     """Returns the pixels of a picture.
 
@@ -114,14 +77,44 @@ def picture(content: bytes, mode: str, formats: Sequence[str]) -> np.ndarray:
         return np.asarray(opened if opened.mode == mode else opened.convert(mode))
 
 
-def require_arrays_fit(file: str | os.PathLike) -> None:
-    """Raises unless this host has memory for all arrays of an npz `file`."""
-    with zipfile.ZipFile(file) as archive:
+@contextlib.contextmanager
+def arrays_in(stream: BinaryIO, where: str | os.PathLike) -> Iterator[Any]:
+    """Yields the arrays of an opened npz file of weights, none unpacked yet.
+
+    Args:
+      where: the name of the file, for errors.
+
+    Raises:
+      ValueError: if all together are far larger than the file, as nothing is that is
+        worth training, or do not fit into memory.
+    """
+    size = stream.seek(0, os.SEEK_END)
+    with zipfile.ZipFile(stream) as archive:
+        unpacked = sum(entry.file_size for entry in archive.infolist())
+    if unpacked > SMALL + TIMES * size:
+        msg = (
+            f"Expected {where} to unpack to at most {TIMES} times its size, got "
+            f"{unpacked} bytes from {size}."
+        )
+        raise ValueError(msg)
+    require_arrays_fit(where, stream)
+    stream.seek(0)
+    with np.load(stream, allow_pickle=False) as arrays:
+        yield arrays
+
+
+def require_arrays_fit(file: str | os.PathLike, stream: BinaryIO | None = None) -> None:
+    """Raises unless this host has memory for all arrays of an npz `file`.
+
+    Args:
+      stream: the opened file; None: it is opened.
+    """
+    with zipfile.ZipFile(stream or file) as archive:
         entries = archive.infolist()
         require_room(file, sum(entry.file_size for entry in entries))
         for entry in entries:
-            with archive.open(entry) as stream:
-                size = _claimed_size(stream)
+            with archive.open(entry) as header:
+                size = _claimed_size(header)
             if size > entry.file_size:
                 msg = (
                     f"Expected {entry.filename} in {file} to be a whole array of "
@@ -141,25 +134,3 @@ def _claimed_size(stream: Any) -> int:
     if dtype.hasobject:  # pickled, which numpy refuses
         return 0
     return math.prod(shape) * dtype.itemsize
-
-
-def require_only(content: Any, start: str, where: str | os.PathLike) -> None:
-    """Raises if the json `content` of a file names a class outside of a package.
-
-    TFDS imports what `features.json` names, so a foreign folder would run its code.
-
-    Args:
-      content: the content of the json file, or a part of it.
-      start: the prefix that names of classes must have.
-    """
-    if isinstance(content, list):
-        for part in content:
-            require_only(part, start, where)
-    if not isinstance(content, dict):
-        return
-    for key, value in content.items():
-        is_class = key in ("pythonClassName", "type") and isinstance(value, str)
-        if is_class and "." in value and not value.startswith(start):
-            msg = f"Expected {where} to name classes of {start}* only, got {value}."
-            raise ValueError(msg)
-        require_only(value, start, where)

@@ -32,7 +32,7 @@ from fl_sketch.data.partition import Partition
 
 KINDS = ("fresh", "subsets", "whole")
 ROUNDS = 24  # of the shuffle; tests of uniformity fail up to 8 and pass from 10 on
-_NOWHERE = np.int32(2**31 - 1)  # an index out of range, which is filled with zeros
+_OUT_OF_RANGE = np.int32(2**31 - 1)  # an index of zeros
 
 
 @functools.partial(
@@ -44,43 +44,32 @@ class Rows:
 
     A TPU pads the last axis of an array to 128 numbers: images 32 pixels wide would
     take four times their size, their rows take no more.
-
-    Attributes:
-      numbers: the rows, [examples, numbers of each].
-      shape: the shape of an example.
     """
 
-    numbers: Any
-    shape: tuple[int, ...]
+    numbers: Any  # [examples, numbers of each]
+    shape: tuple[int, ...]  # of an example
 
 
 class Resident(NamedTuple):
-    """A data set and its partition on the device: a pytree to hand to a jitted step.
+    """A data set and its partition on the device: a pytree to hand to a jitted step."""
 
-    Attributes:
-      examples: a tree of arrays with a row for each example, or of `Rows`.
-      indices: int32 [total], the examples of every client, one client after the other.
-      starts: int32 [clients + 1], the position of each client's first index, and their
-        number.
-    """
-
-    examples: Any
-    indices: jax.Array
-    starts: jax.Array
+    examples: Any  # a tree of arrays with a row for each example, or of `Rows`
+    indices: jax.Array  # int32 [total], one client's examples after the other's
+    starts: jax.Array  # int32 [clients + 1], the first of each client, and their number
 
 
 def resident(examples: Any, partition: Partition, *, device=None) -> Resident:
     """Returns the data on a device, or laid out by a sharding.
 
     On CPUs they may share memory with the arrays, which must not be changed afterwards.
-
-    Raises:
-      TypeError: for text, which no device holds.
-      ValueError: for a partition of other examples, or of 2^31 indices or more.
     """
     check(examples, partition)
+
+    def shareable(leaf):
+        return leaf if isinstance(leaf, jax.Array) else aligned(np.asarray(leaf))
+
     integers = (part.astype(np.int32) for part in (partition.indices, partition.starts))
-    data = jax.tree.map(_shareable, in_rows(examples)), *map(aligned, integers)
+    data = jax.tree.map(shareable, in_rows(examples)), *map(aligned, integers)
     return Resident(*jax.device_put(data, device))
 
 
@@ -108,10 +97,6 @@ def _is_rows(node: Any) -> bool:
     return isinstance(node, Rows)
 
 
-def _shareable(leaf):
-    return leaf if isinstance(leaf, jax.Array) else aligned(np.asarray(leaf))
-
-
 def check(examples: Any, partition: Partition) -> None:
     """Raises, as `resident` does, unless batches can be drawn from the examples."""
     leaves = jax.tree.leaves(examples)
@@ -132,10 +117,9 @@ def fetching(kind: str, *, steps: int, batch: int) -> Callable[..., Any]:
     A plan that is not empty is what the client trains on: batches from the host.
 
     Args:
-      kind: how batches are made. "fresh": every example of every batch is drawn by
-        itself. "subsets": a batch holds no example twice, as the privacy of examples
-        needs it. "whole": each batch is all that the client has, in order, repeated up
-        to the batch's size.
+      kind: "fresh": every example of every batch is drawn by itself. "subsets": a batch
+        holds no example twice, as the privacy of examples needs it. "whole": each batch
+        is all that the client has, in order, repeated up to the batch's size.
       steps: the number of batches.
       batch: the number of examples in each.
     """
@@ -146,12 +130,6 @@ def fetching(kind: str, *, steps: int, batch: int) -> Callable[..., Any]:
         distinct = batches(data, key, client, steps=1, batch=batch, replacement=False)
         return jax.tree.map(lambda leaf: leaf[0], distinct)
 
-    def whole(data, client):
-        start = data.starts[client]
-        size = data.starts[client + 1] - start
-        repeated = start + jnp.arange(batch, dtype=jnp.int32) % jnp.maximum(size, 1)
-        return taken(data, jnp.where(size > 0, repeated, -1))
-
     def fetch(data, client, plan, key):
         if jax.tree.leaves(plan):
             return plan
@@ -160,9 +138,12 @@ def fetching(kind: str, *, steps: int, batch: int) -> Callable[..., Any]:
         if kind == "subsets":
             step_keys = jax.random.split(key, steps)
             return jax.vmap(lambda step_key: subset(data, client, step_key))(step_keys)
+        start = data.starts[client]
+        size = data.starts[client + 1] - start
+        repeated = start + jnp.arange(batch, dtype=jnp.int32) % jnp.maximum(size, 1)
+        whole = _take(data, jnp.where(size > 0, repeated, -1))
         return jax.tree.map(
-            lambda leaf: jnp.broadcast_to(leaf, (steps, *leaf.shape)),
-            whole(data, client),
+            lambda leaf: jnp.broadcast_to(leaf, (steps, *leaf.shape)), whole
         )
 
     return fetch
@@ -184,15 +165,12 @@ def batches(
     drawn = places(
         data.starts, key, client, steps=steps, batch=batch, replacement=replacement
     )
-    return taken(data, drawn)
+    return _take(data, drawn)
 
 
-def taken(data: Resident, places: jax.Array) -> Any:
-    """Returns the examples at these `places` of `data.indices`; zeros if negative.
-
-    The leaves have the axes of `places` first.
-    """
-    chosen = jnp.where(places < 0, _NOWHERE, data.indices[places])
+def _take(data: Resident, places: jax.Array) -> Any:
+    """Returns the examples at these `places` of `data.indices`; zeros if negative."""
+    chosen = jnp.where(places < 0, _OUT_OF_RANGE, data.indices[places])
 
     def rows_of(leaf):
         if isinstance(leaf, Rows):
@@ -218,16 +196,8 @@ def places(
     of as many draws as the client has examples, from the first draw on, holds each
     place once. A batch may span two such epochs.
 
-    Args:
-      starts: int32 [clients + 1], as in `Resident`; may be traced, as may `client`.
-      key: a key, used up by this call.
-      client: the number of the client.
-      steps: the number of batches.
-      batch: the number of examples in each.
-      replacement: whether a place may return before all others have come.
-
-    Returns:
-      int32 [steps, batch]; negative for a client without examples.
+    Returns int32 [steps, batch], negative for a client without examples. `starts` and
+    `client` may be traced.
     """
     keys.require_key(key)
     validate.at_least_one(steps=steps, batch=batch)

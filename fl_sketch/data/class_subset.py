@@ -13,23 +13,14 @@ import re
 
 import numpy as np
 
-from fl_sketch.data.examples import (
-    FOUND_CLASSES,
-    Examples,
-    Splits,
-    name_of,
-    with_classes,
-)
+from fl_sketch.data import examples
+from fl_sketch.data.examples import Examples, Splits
 
 ALL = "all"
 
 
 def parsed(part: str) -> tuple[int, int] | None:
-    """Returns (2, 3) for "2/3", the second of three parts; None for "all".
-
-    Raises:
-      ValueError: in one line, for any other part.
-    """
+    """Returns (2, 3) for "2/3", the second of three parts; None for "all"."""
     if part == ALL:
         return None
     match = re.fullmatch(r"([1-9]\d{0,3})/([1-9]\d{0,3})", part)
@@ -51,10 +42,6 @@ def part(splits: Splits, text: str, classes: int = 0) -> Splits:
       text: the part, as `parsed` has it: of three the second has the middle third of
         the classes, in their order.
       classes: the declared number of classes of the whole data set; 0: none.
-
-    Raises:
-      ValueError: in one line, for data without classes, fewer classes than parts, or a
-        part without examples.
     """
     wanted = parsed(text)
     if wanted is None:
@@ -62,33 +49,29 @@ def part(splits: Splits, text: str, classes: int = 0) -> Splits:
     number, parts = wanted
     targets = splits.train.targets
     if targets.ndim != 1 or targets.dtype.kind != "i":
-        msg = (
-            "Expected one class for each example to take a part of them by, got "
-            f"part={text!r} and targets {targets.dtype}{[*targets.shape]}."
-        )
-        raise ValueError(msg)
-    splits = with_classes(splits, classes)
-    learnt = FOUND_CLASSES in splits.learnt
+        msg = f"Expected one class for each example with part={text!r}, got targets "
+        raise ValueError(msg + f"{targets.dtype}{[*targets.shape]}.")
+    splits = examples.with_classes(splits, classes)
+    learnt = examples.FOUND_CLASSES in splits.learnt
     names = np.unique(targets) if learnt else np.arange(splits.classes)
     if parts > len(names):
         msg = f"Expected at most {len(names)} parts, the classes, got part={text!r}."
         raise ValueError(msg)
     chosen = np.array_split(names, parts)[number - 1]
 
-    def of(examples: Examples) -> Examples:
-        kept = np.isin(examples.targets, chosen)
+    def chosen_of(part: Examples) -> Examples:
+        kept = np.isin(part.targets, chosen)
         if not kept.any():
-            msg = (
-                f"Expected examples of every split in part={text!r}, got an empty one."
-            )
+            msg = f"Expected examples in train and test of part={text!r}, got none."
             raise ValueError(msg)
-        numbered = np.searchsorted(chosen, examples.targets[kept]).astype(np.int32)
-        return Examples(examples.inputs[kept], numbered)
+        numbered = np.searchsorted(chosen, part.targets[kept]).astype(np.int32)
+        return Examples(part.inputs[kept], numbered)
 
     owners, known = splits.owners, splits.class_names
-    return splits.map(of)._replace(
+    named = tuple(examples.name_of(known, place) for place in chosen)
+    return splits.map(chosen_of)._replace(
         classes=len(chosen),
-        class_names=tuple(name_of(known, place) for place in chosen) if known else (),
+        class_names=named if known else (),
         owners=None if owners is None else owners[np.isin(targets, chosen)],
         learnt=(("part", text), *splits.learnt) if learnt else splits.learnt,
     )

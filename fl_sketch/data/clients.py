@@ -54,13 +54,9 @@ def clients(examples: Any, owners: Any) -> Clients:
     Args:
       examples: a tree of arrays, each with a row for every example, for instance a pair
         of inputs and targets. Arrays of numpy or jax, or memory-mapped ones; nothing is
-        copied.
+        copied. Devices hold them with 32 bits: float64 is rounded to float32.
       owners: the owner of each row, integers or strings [n]: each distinct owner is a
         client, in sorted order. Or a `Partition`, such as `data.dirichlet` makes.
-
-    Raises:
-      TypeError, ValueError: in one line, for arrays that devices cannot hold, or owners
-        that do not match the rows.
     """
     leaves, structure = jax.tree.flatten(examples)
     arrays = [
@@ -73,23 +69,32 @@ def clients(examples: Any, owners: Any) -> Clients:
         msg = f"Expected arrays of as many rows each in examples, got shapes {shapes}."
         raise ValueError(msg)
     for array in arrays:
-        _require_numbers(array)
+        if not jnp.issubdtype(array.dtype, jnp.number) and array.dtype != bool:
+            msg = f"Expected examples to be numbers, got {array.dtype}: encode them "
+            raise TypeError(msg + "first.")
+        if array.dtype.itemsize > 4 and array.dtype.kind in "iu":
+            low, high = int(array.min()), int(array.max())
+            if not -LARGEST <= low <= high < LARGEST:
+                msg = "Expected integers of examples to lie in [-2^31, 2^31), got "
+                raise ValueError(msg + f"{low} to {high}.")
     (count,) = rows.pop()
     if not isinstance(owners, Partition):
-        owners = _by_owner(owners, count)
-    _require_complete(owners, count)
-    return Clients(jax.tree.unflatten(structure, arrays), owners)
-
-
-def _by_owner(owners: Any, count: int) -> Partition:
-    ids = np.asarray(owners)
-    if ids.shape != (count,) or not _are_names(ids):
+        ids = np.asarray(owners)
+        if ids.shape != (count,) or not _are_names(ids):
+            msg = (
+                f"Expected owners to be {count} integers or strings, one for each row "
+                f"of examples, or a Partition, got {ids.dtype} of shape {ids.shape}."
+            )
+            raise ValueError(msg)
+        owners = partition.natural(ids)
+    inside = len(owners.indices) and owners.indices.min() >= 0
+    if not inside or owners.indices.max() >= count or owners.sizes.min() < 1:
         msg = (
-            f"Expected owners to be {count} integers or strings, one for each row of "
-            f"examples, or a Partition, got {ids.dtype} of shape {ids.shape}."
+            f"Expected owners of {count} examples, with one for each client at least, "
+            f"got {owners}."
         )
         raise ValueError(msg)
-    return partition.natural(ids)
+    return Clients(jax.tree.unflatten(structure, arrays), owners)
 
 
 def _are_names(ids: np.ndarray) -> bool:
@@ -98,36 +103,3 @@ def _are_names(ids: np.ndarray) -> bool:
         return ids.dtype.kind in "iuUST"
     integers = [isinstance(i, int | np.integer) and i is not True for i in ids]
     return all(integers) or all(isinstance(name, str) for name in ids)
-
-
-def _require_complete(owners: Partition, count: int) -> None:
-    """Raises unless every client has examples, and these are among the `count`."""
-    starts, total = owners.starts, len(owners.indices)
-    first, last = (0, -1) if not total else (owners.indices.min(), owners.indices.max())
-    if not total or first < 0 or last >= count:
-        msg = (
-            f"Expected owners of {count} examples, got a partition of "
-            f"{owners.clients} clients whose last example is {last}, the first {first}."
-        )
-        raise ValueError(msg)
-    if starts[0] != 0 or starts[-1] != total or owners.sizes.min() < 1:
-        msg = (
-            "Expected owners to be a partition in which every client has an example, "
-            f"got sizes from {owners.sizes.min()} to {owners.sizes.max()} of {total}."
-        )
-        raise ValueError(msg)
-
-
-def _require_numbers(array: Any) -> None:
-    """Raises for an array that a device cannot hold exactly."""
-    if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.number, jnp.bool_)):
-        msg = f"Expected examples to be numbers, got {array.dtype}: encode them first."
-        raise TypeError(msg)
-    if array.dtype.itemsize > 4 and array.dtype.kind in "iu":
-        low, high = int(array.min()), int(array.max())
-        if not -LARGEST <= low <= high < LARGEST:
-            msg = (
-                f"Expected integers of examples to lie in [-2^31, 2^31), got {low} to "
-                f"{high}."
-            )
-            raise ValueError(msg)

@@ -1,4 +1,4 @@
-"""What a data set is: inputs, targets and how pixels become numbers.
+"""What a data set is: inputs and targets, for training and for testing.
 
 Images stay uint8 from file to device, where they take a quarter of the memory and of
 every transfer. A jitted step makes a batch into floats as its first operation, with
@@ -7,7 +7,7 @@ every transfer. A jitted step makes a batch into floats as its first operation, 
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +24,9 @@ class Examples(NamedTuple):
     """Pairs of an input and its target, in an order that never changes.
 
     Attributes:
-      inputs: uint8 or float32 images [n, height, width, channels], or n strings in
-        an array of objects, or int32 tokens [n, length]. Arrays from files are mapped
-        into memory: not writable.
+      inputs: uint8 or float32 [n, ...], such as images [n, height, width, channels]; or
+        n strings in an array of objects; or int32 tokens [n, length]. Arrays from files
+        may be mapped into memory and are not writable.
       targets: int32 classes [n], or [n, length] where every token has one; float32
         [n, numbers] if they are labels or numbers.
     """
@@ -90,17 +90,13 @@ def from_parts(
 ) -> Splits:
     """Returns the data set of its parts, by their names.
 
-    Args:
-      name: the name of the data set.
-      parts: "train", "test" and maybe "validation".
-      classes: the declared number of classes; 0: as many as the targets show, which is
-        then marked as learnt.
-      **fields: other fields of `Splits`.
+    Without a declared number of classes there are as many as the targets show, which is
+    marked as learnt.
     """
     if classes:
         return Splits(name, classes=classes, **parts, **fields)
-    shown = 1 + max(int(part.targets.max()) for part in parts.values())
-    return Splits(name, classes=shown, learnt=(FOUND_CLASSES,), **parts, **fields)
+    found = 1 + max(int(part.targets.max()) for part in parts.values())
+    return Splits(name, classes=found, learnt=(FOUND_CLASSES,), **parts, **fields)
 
 
 def digests(splits: Splits) -> dict[str, str]:
@@ -123,27 +119,25 @@ def digest(array: np.ndarray) -> str:
     return hashed.hexdigest()
 
 
-def with_classes(splits: Splits, classes: int) -> Splits:
+def with_classes(splits: Splits, classes: int, *, finite: bool = True) -> Splits:
     """Returns the data set with a declared number of classes; 0: the number found.
 
     A declared number is not learnt from the data.
 
-    Raises:
-      ValueError: if there are targets of more classes, or of numbers or labels which
-        are not as many.
+    Args:
+      finite: whether training targets must be of these classes, as in `npz.checked`.
     """
     if not classes:
         return splits
-    if classes < splits.classes:
+    exact = splits.train.targets.dtype.kind == "f"  # a column for each
+    found = splits.classes
+    if not (finite or exact):
+        others = (part for name, part in splits.parts.items() if name != "train")
+        found = 1 + max(int(part.targets.max()) for part in others)
+    if classes < found or (exact and classes != found):
         msg = (
-            f"Expected classes >= {splits.classes}, as the targets of "
-            f"{splits.name} show, got classes={classes}."
-        )
-        raise ValueError(msg)
-    if splits.train.targets.dtype.kind == "f" and classes != splits.classes:
-        msg = (
-            f"Expected classes={splits.classes}, the numbers that the targets of "
-            f"{splits.name} have for each example, or 0, got classes={classes}."
+            f"Expected classes{'=' if exact else ' >= '}{found}, as the "
+            f"targets of {splits.name} have, or 0, got classes={classes}."
         )
         raise ValueError(msg)
     learnt = tuple(pair for pair in splits.learnt if pair != FOUND_CLASSES)
@@ -164,11 +158,17 @@ def aligned(array: np.ndarray) -> np.ndarray:
     shared = array.flags.c_contiguous and array.ctypes.data % ALIGNED == 0
     if shared or not array.nbytes or array.dtype == object:
         return array
-    memory = np.empty(array.nbytes + ALIGNED, np.uint8)
-    begin = -memory.ctypes.data % ALIGNED
-    copy = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy = aligned_empty(array.shape, array.dtype)
     copy[...] = array
     return copy
+
+
+def aligned_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """Returns an array, not filled, whose memory CPU devices can share."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.empty(size + ALIGNED, np.uint8)
+    begin = -memory.ctypes.data % ALIGNED
+    return memory[begin : begin + size].view(dtype).reshape(shape)
 
 
 def normalise(images: jax.Array) -> jax.Array:
@@ -181,6 +181,4 @@ def normalise(images: jax.Array) -> jax.Array:
     """
     if images.dtype == jnp.uint8:
         return images.astype(jnp.float32) / 255
-    if images.dtype == jnp.int32:
-        return images
-    return images.astype(jnp.float32)
+    return images if images.dtype == jnp.int32 else images.astype(jnp.float32)

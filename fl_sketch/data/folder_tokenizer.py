@@ -12,33 +12,15 @@ import numpy as np
 
 from fl_sketch.core import pretrained, untrusted_files, validate
 
-KIND = "folder"  # of `described`
+KIND = "folder"  # in params.json
 BLOCK = 8192  # texts that are encoded together
 
 
 class FolderTokenizer:
-    """A tokenizer of a folder.
-
-    Attributes:
-      size: the number of tokens that the model has.
-      pad: the token after the end of a text.
-      found: whether the training texts decided it, which they did not.
-    """
-
-    found: bool = False
+    """A tokenizer of a folder, as `tokenizer.Tokenizer` describes it."""
 
     def __init__(self, text: str, size: int, pad: int):
-        """Reads a tokenizer.
-
-        Args:
-          text: the contents of its `tokenizer.json`.
-          size: the number of tokens that the model has.
-          pad: the token after the end of a text.
-
-        Raises:
-          ValueError: in one line, if `text` is no tokenizer, or `tokenizers` is not
-            installed.
-        """
+        """Reads the contents of a `tokenizer.json`, for a model of `size` tokens."""
         try:
             from tokenizers import Tokenizer
         except ImportError:
@@ -51,24 +33,12 @@ class FolderTokenizer:
         self._tokenizer = Tokenizer.from_str(text)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-
-    @property
-    def begin(self) -> tuple[int, ...]:
-        """The token that begins every text; empty: none does."""
-        self._tokenizer.no_truncation()
-        return tuple(self._tokenizer.encode("").ids[:1])
-
-    @property
-    def special(self) -> set[int]:
-        """The tokens that are no part of a text, and numbers without a token."""
+        self.begin: tuple[int, ...] = tuple(self._tokenizer.encode("").ids[:1])
         added = self._tokenizer.get_added_tokens_decoder()
-        plain = {*self._tokenizer.get_vocab(with_added_tokens=True).values()}
-        plain -= {number for number, token in added.items() if token.special}
-        return {*range(self.size)} - plain
-
-    def most(self) -> int:
-        """Returns one more than the largest number of a token."""
-        return 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        all_ = {*self._tokenizer.get_vocab(with_added_tokens=True).values()}
+        self.most = 1 + max(all_)  # one more than the largest number of a token
+        plain = all_ - {number for number, token in added.items() if token.special}
+        self.special: set[int] = {*range(size)} - plain
 
     def encode(self, texts: Sequence[str], length: int) -> np.ndarray:
         """Returns int32 [texts, length]: tokens, and `pad` up to the length."""
@@ -85,7 +55,7 @@ class FolderTokenizer:
                 table[start + row, : len(found.ids)] = found.ids
         return table
 
-    def running(self, text: str) -> np.ndarray:
+    def tokens(self, text: str) -> np.ndarray:
         """Returns all tokens of a text, int32, without those that begin and end one."""
         self._tokenizer.no_truncation()
         found = self._tokenizer.encode(text, add_special_tokens=False)
@@ -95,13 +65,8 @@ class FolderTokenizer:
         """Returns the text of tokens, without the special ones."""
         return self._tokenizer.decode([int(token) for token in tokens])
 
-    def lacking(self, text: str) -> list[str]:
-        """Returns no parts of a text: a tokenizer of a folder takes all texts."""
-        del text
-        return []
-
-    def described(self) -> dict[str, Any]:
-        """Returns what is needed to make it again: see `of`."""
+    def to_json(self) -> dict[str, Any]:
+        """Returns what params.json holds of it."""
         return {
             "kind": KIND,
             "size": self.size,
@@ -112,19 +77,13 @@ class FolderTokenizer:
 
 
 def of(record: Mapping[str, Any]) -> FolderTokenizer:
-    """Returns the tokenizer that `described` a `record`."""
+    """Returns the tokenizer whose `to_json` a `record` is."""
     text = json.dumps(record["tokenizer"])
     return FolderTokenizer(text, record["size"], record["padding"])
 
 
 def read(source: str) -> FolderTokenizer:
-    """Returns the tokenizer of a folder, given as a path or as hf/FOLDER.
-
-    Raises:
-      FileNotFoundError: for a folder without one.
-      ValueError: in one line, for one that cannot be read, or that has tokens without
-        an embedding.
-    """
+    """Returns the tokenizer of a folder, given as a path or as hf/FOLDER."""
     folder = pretrained.read(source)
     path = folder.path / pretrained.TOKENIZER
     if not path.is_file():
@@ -133,10 +92,10 @@ def read(source: str) -> FolderTokenizer:
     size, pad = folder.count("vocab_size"), pretrained.padding(folder)
     with untrusted_files.reading(path, "to be a tokenizer"):
         found = FolderTokenizer(path.read_text(encoding="utf-8"), size, pad)
-        if found.most() > size:
+        if found.most > size:
             msg = (
                 f"Expected {path} to have at most vocab_size={size} tokens, as the "
-                f"model's config.json says, got {found.most()}."
+                f"model's config.json says, got {found.most}."
             )
             raise ValueError(msg)
     return found

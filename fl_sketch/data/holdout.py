@@ -16,19 +16,14 @@ PURPOSE = 0x4E1D  # separates these draws from the seed's other uses
 def held_out(
     shares: Partition, share: float, *, seed: int
 ) -> tuple[Partition, Partition]:
-    """Splits the examples of every client at random, for training and to hold back.
+    """Splits a `share`, in [0, 1), of every client's examples off, at random.
 
     A client with two examples or more holds back at least one and trains on at least
-    one.
-
-    Args:
-      shares: the examples of every client.
-      share: the share that is held back, in [0, 1).
-      seed: the seed of the choice.
+    one. Returns what clients train on, and what they hold back.
     """
     sizes, total = shares.sizes, len(shares.indices)
     if not share:
-        return shares, _partition(shares.indices[:0], np.zeros_like(sizes))
+        return shares, Partition(shares.indices[:0], np.zeros_like(shares.starts))
     count = np.clip(np.floor(share * sizes + 1e-9).astype(np.int64), 1, None)
     count = np.minimum(count, np.maximum(sizes - 1, 0))
     owners = np.repeat(np.arange(len(sizes)), sizes)
@@ -36,10 +31,9 @@ def held_out(
     ranks = np.empty(total, np.int64)  # of each example, within its client
     ranks[np.lexsort((random, owners))] = np.arange(total) - shares.starts[owners]
     held = ranks < count[owners]
-    return _partition(shares.indices[~held], sizes - count), _partition(
-        shares.indices[held], count
+    parts = (~held, sizes - count), (held, count)
+    train, back = (
+        Partition(shares.indices[chosen], np.concatenate([[0], np.cumsum(kept)]))
+        for chosen, kept in parts
     )
-
-
-def _partition(indices: np.ndarray, sizes: np.ndarray) -> Partition:
-    return Partition(indices, np.concatenate([[0], np.cumsum(sizes)]))
+    return train, back

@@ -4,7 +4,7 @@ This is done on the device, to one batch at a time, so that a data set stays as 
 its file.
 
 >>> import numpy as np
->>> scaling = measured(np.array([[0.0, 10.0], [2.0, 30.0]], np.float32))
+>>> scaling = scaling_of(np.array([[0.0, 10.0], [2.0, 30.0]], np.float32))
 >>> scaling
 Scaling(mean=(1.0, 20.0), deviation=(1.0, 10.0))
 >>> scaled(jnp.array([[3.0, 10.0]]), scaling)
@@ -35,7 +35,7 @@ class Scaling(NamedTuple):
     deviation: tuple[float, ...]
 
 
-def measured(inputs: np.ndarray) -> Scaling:
+def scaling_of(inputs: np.ndarray) -> Scaling:
     """Returns the mean and the standard deviation of each channel of a training set.
 
     A constant channel has deviation 1.
@@ -44,10 +44,15 @@ def measured(inputs: np.ndarray) -> Scaling:
       inputs: images as bytes, which count as 255ths, or floats of any shape.
     """
     channels, count = inputs.shape[-1] if inputs.ndim > 1 else 1, 0
+
+    def rows_of(block: np.ndarray) -> np.ndarray:
+        values = np.asarray(block, np.float64) / (255 if block.dtype == np.uint8 else 1)
+        return values.reshape(-1, channels)
+
     total, square = np.zeros(channels), np.zeros(channels)
-    center = _rows(inputs[:BLOCK]).mean(0)  # a large mean would cost digits
+    center = rows_of(inputs[:BLOCK]).mean(0)  # a large mean would cost digits
     for start in range(0, len(inputs), BLOCK):
-        rows = _rows(inputs[start : start + BLOCK]) - center
+        rows = rows_of(inputs[start : start + BLOCK]) - center
         count += len(rows)
         total += rows.sum(0)
         square += (rows**2).sum(0)
@@ -57,20 +62,11 @@ def measured(inputs: np.ndarray) -> Scaling:
     return Scaling(tuple((center + mean).tolist()), tuple(deviation.tolist()))
 
 
-def _rows(inputs: np.ndarray) -> np.ndarray:
-    """Returns one row of channels, float64, for each place of each example."""
-    values = np.asarray(inputs, np.float64) / (255 if inputs.dtype == np.uint8 else 1)
-    return values.reshape(-1, inputs.shape[-1] if inputs.ndim > 1 else 1)
-
-
-def given(text: str) -> Scaling:
+def parsed_scaling(text: str) -> Scaling:
     """Returns the scaling of a text such as "MEAN,..../DEVIATION,...".
 
-    >>> given("0.5/0.25").deviation
+    >>> parsed_scaling("0.5/0.25").deviation
     (0.25,)
-
-    Raises:
-      ValueError: in one line, for any other text.
     """
     try:
         mean, deviation = (
@@ -156,15 +152,8 @@ def augmentation(name: str) -> Augmentation | None:
     Args:
       name: a name of `AUGMENTATIONS`, or FILE.py:NAME, a function `(key, batch) ->
         batch` of float inputs.
-
-    Raises:
-      ValueError, TypeError, FileNotFoundError: in one line, for anything else.
     """
-    if not plugins.named(name):
-        validate.one_of(tuple(AUGMENTATIONS), augment=name)
-        return AUGMENTATIONS[name]
-    function: Augmentation = plugins.load(name)
-    if callable(function):
-        return function
-    msg = f"Expected {name} to be a function of (key, batch), got {function!r}."
-    raise TypeError(msg)
+    if plugins.named(name):
+        return plugins.load(name)
+    validate.one_of(tuple(AUGMENTATIONS), augment=name)
+    return AUGMENTATIONS[name]

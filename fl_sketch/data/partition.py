@@ -8,22 +8,8 @@
 Every rule is one vectorised pass: a million clients take a second or two. The same
 seed gives the same partition everywhere: random integers are those of numpy's PCG64,
 and proportions are rounded to multiples of 2^-30 before they decide anything.
-
-====================  ==========================================================
-rule                  used by
-====================  ==========================================================
-`iid`                 the baseline
-`label_shards`        McMahan et al. 2017 with 2 shards, Das et al. 2022 with 5
-`classes_per_client`  FedSKETCH: 1 or 2 classes per device
-`dirichlet`           Yurochkin et al. 2019, Li et al. 2022
-`mixtures`            Hsu et al. 2019, Reddi et al. 2021, pfl-research's benchmarks
-`natural`             speakers, writers, users
-`power_law_sizes`     Li et al. 2020 (FedProx): few clients hold most examples
-====================  ==========================================================
 """
 
-import numbers
-import operator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,37 +61,31 @@ class Partition(NamedTuple):
 
 
 def iid(examples: int, clients: int, *, sizes=None, seed: int) -> Partition:
-    """Shuffles the examples and deals them evenly, or `sizes[k]` of them to client k.
-
-    Raises:
-      ValueError: for more clients than examples, or sizes that do not fit.
-    """
-    _check_counts(examples, clients)
+    """Shuffles the examples and splits them evenly, or gives `sizes[k]` to client k."""
+    _require_counts(examples, clients)
     if sizes is None:
         sizes = np.diff(_even_cuts(examples, clients))
-    sizes = _integers("sizes", sizes)
-    if len(sizes) != clients or sizes.min() < 1 or sizes.sum() > examples:
+    sizes = np.asarray(sizes)
+    if sizes.shape != (clients,) or sizes.min() < 1 or sizes.sum() > examples:
         msg = (
             f"Expected sizes to be {clients} numbers >= 1 of sum <= {examples}, "
             f"got {len(sizes)}, the least {sizes.min()}, of sum {sizes.sum()}."
         )
         raise ValueError(msg)
-    order = _generator(seed).permutation(examples)[: sizes.sum()]
+    order = np.random.default_rng(seed).permutation(examples)[: sizes.sum()]
     return Partition(order.astype(np.int32), _starts(sizes))
 
 
 def label_shards(
     labels: np.ndarray, clients: int, shards_per_client: int, *, seed: int
 ) -> Partition:
-    """Sorts by label, cuts into equal shards, deals each client the same number.
+    """Sorts by label, cuts into equal shards, gives each client the same number.
+
+    McMahan et al. (2017) have 2 shards a client, and Das et al. (2022) have 5.
 
     Examples of one label are shuffled first. A shard may straddle two labels.
-
-    Raises:
-      ValueError: for more shards than examples.
     """
-    labels = _check_labels(labels, clients)
-    validate.at_least_one(shards_per_client=shards_per_client)
+    labels = _labels(labels, clients)
     shards = clients * shards_per_client
     if shards > len(labels):
         msg = (
@@ -113,7 +93,7 @@ def label_shards(
             f"{clients} x {shards_per_client} = {shards}."
         )
         raise ValueError(msg)
-    random = _generator(seed)
+    random = np.random.default_rng(seed)
     by_label = _shuffled_by(labels, random)
     cuts = _even_cuts(len(labels), shards)
     owner = random.permutation(np.repeat(np.arange(clients), shards_per_client))
@@ -125,20 +105,14 @@ def label_shards(
 def classes_per_client(
     labels: np.ndarray, clients: int, classes: int, *, seed: int
 ) -> Partition:
-    """Gives every client the same number of classes, all different.
+    """Gives every client the same number of classes, all different, as FedSKETCH does.
 
     The classes are spread evenly, and each is divided evenly among its holders. If
     there are fewer holders than classes, some classes are left out.
-
-    Raises:
-      ValueError: for more classes than there are, or fewer examples of a class than
-        clients that hold it.
     """
-    labels = _check_labels(labels, clients)
-    names, labels = np.unique(labels, return_inverse=True)
-    validate.at_least_one(classes=classes)
+    names, labels = np.unique(_labels(labels, clients), return_inverse=True)
     validate.at_most(len(names), "the number of labels", classes=classes)
-    random = _generator(seed)
+    random = np.random.default_rng(seed)
     holds = _balanced_classes(clients, classes, len(names), random)
     holders = np.bincount(holds.ravel(), minlength=len(names))
     counts = np.bincount(labels)
@@ -167,21 +141,16 @@ def dirichlet(
     Small alpha: each class belongs to few clients; large alpha: evenly spread. No
     alpha is too small: proportions are drawn as logarithms, so none is NaN. A client
     without examples is given one by those who have most.
-
-    Raises:
-      ValueError: for more clients than examples, or alpha that is not positive.
     """
-    labels = _check_labels(labels, clients)
-    _check_alpha(alpha)
-    names, labels = np.unique(labels, return_inverse=True)
-    random = _generator(seed)
+    names, labels = np.unique(_labels(labels, clients), return_inverse=True)
+    random = np.random.default_rng(seed)
     by_label = np.split(_shuffled_by(labels, random), np.cumsum(np.bincount(labels)))
     owners = np.empty(len(labels), np.int64)
     for members in by_label[: len(names)]:
         shares = _rounded(_log_proportions((clients,), alpha, random), axis=0)
         counts = _divided(len(members), shares)
         owners[members] = np.repeat(np.arange(clients), counts)
-    return _from_owners(_none_empty(owners, clients, random), clients)
+    return _from_owners(_fill_empty(owners, clients, random), clients)
 
 
 def mixtures(labels: np.ndarray, clients: int, alpha: float, *, seed: int) -> Partition:
@@ -191,25 +160,20 @@ def mixtures(labels: np.ndarray, clients: int, alpha: float, *, seed: int) -> Pa
     each of its examples is drawn from these shares. When a class runs out, the first
     clients get what is left of it, and the others draw again among the other classes.
 
-    Raises:
-      ValueError: for more clients than examples, or alpha that is not positive.
-
     Reference: Hsu et al. (2019), section 3.
     """
-    labels = _check_labels(labels, clients)
-    _check_alpha(alpha)
-    names, labels = np.unique(labels, return_inverse=True)
-    random = _generator(seed)
+    names, labels = np.unique(_labels(labels, clients), return_inverse=True)
+    random = np.random.default_rng(seed)
     by_label = _shuffled_by(labels, random)
     shares = _log_proportions((clients, len(names)), alpha, random)
-    owed = np.diff(_even_cuts(len(labels), clients))
+    missing = np.diff(_even_cuts(len(labels), clients))
     left = np.bincount(labels)
     held = np.zeros((clients, len(names)), np.int64)
-    while owed.any():  # each pass uses up a class, or nothing is owed after it
-        wanted = _class_counts(np.where(left > 0, shares, -np.inf), owed, random)
+    while missing.any():  # each pass uses up a class, or nothing is missing after it
+        wanted = _class_counts(np.where(left > 0, shares, -np.inf), missing, random)
         cuts = np.minimum(np.cumsum(wanted, axis=0), left)
-        dealt = np.diff(cuts, axis=0, prepend=0)
-        held, owed, left = held + dealt, owed - dealt.sum(1), left - dealt.sum(0)
+        taken = np.diff(cuts, axis=0, prepend=0)
+        held, missing, left = held + taken, missing - taken.sum(1), left - taken.sum(0)
     owners = np.empty(len(labels), np.int64)
     owners[by_label] = np.repeat(
         np.tile(np.arange(clients), len(names)), held.T.ravel()
@@ -222,36 +186,21 @@ def natural(ids) -> Partition:
 
     >>> natural(np.array(["Romeo", "Juliet", "Romeo"])).indices
     array([1, 0, 2], dtype=int32)
-
-    Raises:
-      ValueError: for ids of another kind, or none.
     """
-    ids = np.asarray(ids)
-    if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iuUSOT":
-        msg = (
-            f"Expected ids to be integers or strings [n], got {ids.dtype} {ids.shape}."
-        )
-        raise ValueError(msg)
-    names, owners = np.unique(ids, return_inverse=True)
+    names, owners = np.unique(np.asarray(ids), return_inverse=True)
     return _from_owners(owners, len(names))
 
 
 def power_law_sizes(
     examples: int, clients: int, *, exponent: float, seed: int
 ) -> np.ndarray:
-    """Returns int64 [clients] >= 1 of sum `examples`, by rank^-exponent, shuffled.
-
-    Raises:
-      ValueError: for more clients than examples, or a negative exponent.
-    """
-    _check_counts(examples, clients)
-    if not isinstance(exponent, numbers.Real) or not 0 <= exponent < np.inf:
-        msg = f"Expected exponent to be a number >= 0, got exponent={exponent!r}."
-        raise ValueError(msg)
+    """Returns int64 [clients] >= 1 of sum `examples`, by rank^-exponent, shuffled."""
+    _require_counts(examples, clients)
+    validate.in_range(0, 1e300, exponent=exponent)
     weights = np.arange(1, clients + 1, dtype=np.float64) ** -float(exponent)
     shares = np.rint(weights * 2.0**PRECISION).astype(np.int64)
     sizes = 1 + _divided(examples - clients, shares)
-    return _generator(seed).permutation(sizes)
+    return np.random.default_rng(seed).permutation(sizes)
 
 
 def _from_owners(owners: np.ndarray, clients: int) -> Partition:
@@ -309,6 +258,7 @@ def _log_proportions(
     If G ~ Gamma(alpha + 1) and U is uniform, then G U^(1/alpha) ~ Gamma(alpha). Its
     logarithm is finite where the number itself would be zero for all clients.
     """
+    validate.in_range(np.finfo(float).tiny, 1e300, alpha=alpha)
     alpha = max(float(alpha), 1e-100)  # 1 / alpha stays finite
     log = np.log(random.standard_gamma(alpha + 1, shape))
     return log - random.standard_exponential(shape) / alpha
@@ -339,12 +289,12 @@ def _class_counts(
     return drawn
 
 
-def _none_empty(
+def _fill_empty(
     owners: np.ndarray, clients: int, random: np.random.Generator
 ) -> np.ndarray:
-    """Returns owners in which clients without examples got one of the richest's.
+    """Returns owners in which clients without examples got one of the largest.
 
-    The richest give what they have above a level: the highest that is enough.
+    The largest give what they have above a level: the highest that is enough.
     """
     sizes = np.bincount(owners, minlength=clients)
     poor = np.flatnonzero(sizes == 0)
@@ -361,38 +311,17 @@ def _none_empty(
     return owners
 
 
-def _generator(seed: int) -> np.random.Generator:
-    try:
-        number = operator.index(seed)
-    except TypeError:
-        number = -1
-    if number < 0 or isinstance(seed, bool):
-        msg = f"Expected seed to be an integer >= 0, got seed={seed!r}."
-        raise ValueError(msg)
-    return np.random.default_rng(number)
-
-
-def _check_counts(examples: int, clients: int) -> None:
+def _require_counts(examples: int, clients: int) -> None:
     validate.at_least_one(examples=examples, clients=clients)
     validate.at_most(2**31 - 1, "indices are int32", examples=examples)
     validate.at_most(examples, "the number of examples", clients=clients)
 
 
-def _check_labels(labels: Any, clients: int) -> np.ndarray:
-    labels = _integers("labels", labels)
-    _check_counts(len(labels), clients)
-    return labels
-
-
-def _check_alpha(alpha: float) -> None:
-    if not isinstance(alpha, numbers.Real) or not 0 < alpha < np.inf:
-        msg = f"Expected alpha to be a positive number, got alpha={alpha!r}."
+def _labels(labels: Any, clients: int) -> np.ndarray:
+    """Returns labels as int64 [n], at least one for each client."""
+    labels = np.asarray(labels)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        msg = f"Expected labels to be integers [n], got {labels.dtype} {labels.shape}."
         raise ValueError(msg)
-
-
-def _integers(name: str, values: Any) -> np.ndarray:
-    array = np.asarray(values)
-    if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
-        msg = f"Expected {name} to be integers [n], got {array.dtype} {array.shape}."
-        raise ValueError(msg)
-    return array.astype(np.int64)
+    _require_counts(len(labels), clients)
+    return labels.astype(np.int64)

@@ -1,301 +1,190 @@
-"""Raw files: which a data set needs, whether they are whole, and what they hold.
+"""The public files of five data sets, read as their authors distribute them.
 
-The files are in one folder with a list of checksums, `SHA256SUMS`, in the form that
-`sha256sum` writes. A reader returns the inputs and the targets of one split, in the
-order of the file.
+A file is read anew at each start, in a second or two, and is not copied anywhere. Where
+to download the files, and the folders that they belong to, is in docs/data.md.
 """
 
+import functools
+import gzip
 import math
 import os
 import pathlib
-import zipfile
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import re
+import tarfile
+import zlib
+from collections.abc import Callable
 
 import numpy as np
 
-from fl_sketch.core import files, untrusted_files
-from fl_sketch.data.examples import Examples
+from fl_sketch.core import untrusted_files
+from fl_sketch.data.examples import Examples, Splits, aligned_empty, from_parts
 
-SUMS = "SHA256SUMS"
 VARIABLE = "FL_SKETCH_DATA"
-
-
-class Source(NamedTuple):
-    """One data set as raw files.
-
-    Attributes:
-      files: the paths below the data folder.
-      read: `(folder, split) -> (inputs, targets)`, for "train" and "test": images as
-        uint8 [n, h, w, c] or a list of n strings; targets as integers [n].
-      shape: the shape of one image; None: texts.
-      classes: the number of classes of the targets; None: as many as the file shows.
-      instead: other paths with the same data, read if `files` are not there.
-      named: `(folder) -> names` of the classes; by default they have none.
-    """
-
-    files: tuple[str, ...]
-    read: Callable
-    shape: tuple[int, int, int] | None
-    classes: int | None
-    instead: tuple[str, ...] = ()
-    named: Callable[[pathlib.Path], Sequence[str]] = lambda folder: ()
-
-    def examples(self, path: pathlib.Path, split: str) -> Examples:
-        """Returns the examples of a split in the folder `path`: targets are int32.
-
-        Raises:
-          ValueError: in one line that names the first file, if inputs and targets do
-            not fit together.
-        """
-        where = path / self.present(path)[0]
-        with untrusted_files.reading(where):
-            inputs, targets = self.read(path, split)
-        wrong = ""
-        if len(inputs) != len(targets) or not len(inputs):
-            wrong = f"as many inputs as targets, got {len(inputs)} and {len(targets)}"
-        elif self.classes and not 0 <= targets.min() <= targets.max() < self.classes:
-            wrong = f"targets from 0 to {self.classes - 1}, got up to {targets.max()}"
-        elif self.shape and np.shape(inputs)[1:] != self.shape:
-            wrong = f"images of shape {self.shape}, got {np.shape(inputs)[1:]}"
-        if wrong:
-            msg = f"Expected {where} and what belongs to it to have {wrong} in {split}."
-            raise ValueError(msg)
-        kind = np.uint8 if self.shape else object
-        return Examples(np.asarray(inputs, kind), np.asarray(targets, np.int32))
-
-    def present(self, path: pathlib.Path) -> tuple[str, ...]:
-        """Returns the files to read in the folder `path`: `files` or `instead`.
-
-        `instead` is read if all of it is there and not all of `files`.
-        """
-        there = self.instead and all((path / file).is_file() for file in self.instead)
-        missing = not all((path / file).is_file() for file in self.files)
-        return self.instead if there and missing else self.files
+MOST = 2**30  # bytes of one unpacked file
+CIFAR = "cifar-10-binary.tar.gz"
+RECORD = 1 + 3 * 32 * 32  # bytes: a label and 3 planes of 32 x 32
+CLOTHES = "t-shirt trouser pullover dress coat sandal shirt sneaker bag ankle_boot"
+THINGS = "airplane automobile bird cat deer dog frog horse ship truck"
 
 
 def folder(data_dir: str | os.PathLike | None) -> pathlib.Path | None:
-    """Returns the folder `data_dir`, or without one that of FL_SKETCH_DATA, else None.
-
-    Raises:
-      FileNotFoundError: if there is no such folder.
-    """
+    """Returns the folder `data_dir`, or that of FL_SKETCH_DATA; None: neither."""
     chosen = data_dir or os.environ.get(VARIABLE)
     if not chosen:
         return None
     path = pathlib.Path(chosen).expanduser()
     if not path.is_dir():
         name = "--data_dir" if data_dir else VARIABLE
-        msg = f"Expected {name} to be a folder with raw data, got {name}={path}."
+        msg = f"Expected {name} to be a folder with data, got {name}={path}."
         raise FileNotFoundError(msg)
     return path
 
 
-def verified(name: str, path: pathlib.Path) -> dict[str, str]:
-    """Returns the SHA-256 of every file of a data set, by its path below the folder.
-
-    Args:
-      name: the name of the data set, one of `SOURCES`.
-      path: the folder with the raw files and their list, `SHA256SUMS`.
-
-    Raises:
-      FileNotFoundError: for a file, or the list, that is not there.
-      ValueError: for a file that is not listed or not what the list says.
-    """
-    listed, digests = _listed(path), {}
-    for place in SOURCES[name].present(path):
-        file = path / place
-        if not file.is_file():
-            msg = (
-                f"Expected the file {file}, got none: pass its folder with --data_dir."
-            )
-            raise FileNotFoundError(msg)
-        digest = digests[place] = files.digest(file)
-        if digest != listed.get(file):
-            msg = (
-                f"Expected {file} to have sha256 {listed.get(file, '(not listed)')} as "
-                f"in {SUMS}, got {digest}: mend the file, or pass another folder with "
-                "--data_dir."
-            )
-            raise ValueError(msg)
-    return digests
-
-
-def _listed(path: pathlib.Path) -> dict[pathlib.Path, str]:
-    """Returns the checksums of a folder: lines of `<sha256>  <path>`."""
-    file = path / SUMS
+def _existing(file: pathlib.Path) -> pathlib.Path:
+    """Returns the path of a file, or says which one is missing in which folder."""
     if not file.is_file():
         msg = (
-            f"Expected a list of checksums in {file}, got no such file: make it with "
-            f"(cd {path} && find . -type f ! -name {SUMS} -exec sha256sum {{}} + > "
-            f"{SUMS}), or pass another folder with --data_dir."
+            f"Expected the file {file.name} in {file.parent}, got none: docs/data.md "
+            "says where it is published, and --data_dir names the folder."
         )
         raise FileNotFoundError(msg)
-    with untrusted_files.reading(file):
-        lines = file.read_text(encoding="utf-8").splitlines()
-    pairs = [line.split(maxsplit=1) for line in lines if line]
-    if any(len(pair) != 2 for pair in pairs):
-        msg = f"Expected lines of a checksum and a path in {file}: make it again."
-        raise ValueError(msg)
-    return {path / name.lstrip("*"): digest for digest, name in pairs}
+    return file
+
+
+def _unzipped(file: pathlib.Path) -> bytes:
+    """Returns the content of a gzip file, at most `MOST` bytes of it."""
+    packed, stream = _existing(file).read_bytes(), zlib.decompressobj(wbits=31)
+    with untrusted_files.reading(file, "to be a whole gzip file"):
+        content = stream.decompress(packed, MOST)
+        if not stream.eof:
+            msg = f"{len(content)} bytes, and then no end"
+            raise ValueError(msg)
+        return content
 
 
 def _idx(file: pathlib.Path) -> np.ndarray:
     """Returns the bytes of an idx file: two zeros, 8, the rank, the shape, bytes."""
+    content = _unzipped(file)
     with untrusted_files.reading(file, "to be an idx file of bytes, as MNIST's are"):
-        content = untrusted_files.unzipped(file, untrusted_files.MOST)
-        zeros, kind, rank = content[:2], content[2], content[3]
+        kind, rank = content[:3], content[3]
         shape = np.frombuffer(content, ">i4", rank, offset=4).tolist()
-        size = math.prod(shape) if min(shape) >= 0 else -1
-        if zeros != b"\0\0" or kind != 8 or len(content) != 4 + 4 * rank + size:
+        if kind != b"\0\0\x08" or len(content) != 4 + 4 * rank + math.prod(shape):
             msg = f"{len(content)} bytes for a shape of {shape}"
             raise ValueError(msg)
         return np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(shape)
 
 
-def _idx_source(name: str, classes: str = "") -> Source:
-    stems = {"train": "train", "test": "t10k"}
-
-    def names(stem: str) -> list[str]:
-        kinds = ("images-idx3", "labels-idx1")
-        return [f"{name}/{stem}-{kind}-ubyte.gz" for kind in kinds]
-
-    def read(path: pathlib.Path, split: str):
-        images, labels = (_idx(path / file) for file in names(stems[split]))
-        return images[..., None], labels
-
-    every = (*names("train"), *names("t10k"))
-    shape, named = (28, 28, 1), _always(classes)
-    return Source(every, read, shape, classes=10, named=named)
-
-
-def _always(classes: str) -> Callable[[pathlib.Path], Sequence[str]]:
-    """Returns a function that returns the names in a text, whatever the folder."""
-    return lambda folder: classes.split()
-
-
-CIFAR, CIFAR_BINARY = "cifar10_webp.zip", "cifar-10-binary.tar.gz"
-RECORD = 1 + 3 * 32 * 32  # bytes: a label and 3 planes of 32 x 32
-
-
-def _read_cifar10(path: pathlib.Path, split: str):
-    """Reads strips of images, or where there are none the archive of its authors."""
-    if (path / CIFAR).is_file():
-        return _read_cifar10_strips(path / CIFAR, split)
-    file, part = path / CIFAR_BINARY, {"train": "data_batch_", "test": "test_batch"}
-    with untrusted_files.reading(file):
-        content = untrusted_files.members(file, part[split])
-    if not content or len(content) % RECORD:
-        msg = f"Expected {file} to have records of {RECORD} bytes in {part[split]}."
+def _examples(
+    where: pathlib.Path, inputs: np.ndarray, targets: np.ndarray, classes: int
+) -> Examples:
+    """Returns inputs and targets, which must belong together."""
+    if len(inputs) != len(targets) or not len(inputs) or targets.max() >= classes:
+        msg = (
+            f"Expected {where} to have as many targets as inputs, below {classes}, got "
+            f"{len(targets)} for {len(inputs)}, up to {max(targets, default='none')}."
+        )
         raise ValueError(msg)
-    records = np.frombuffer(content, np.uint8).reshape(-1, RECORD)
-    planes = records[:, 1:].reshape(-1, 3, 32, 32)
-    return planes.transpose(0, 2, 3, 1), records[:, 0]
+    return Examples(inputs, targets.astype(np.int32))
 
 
-def _read_cifar10_strips(file: pathlib.Path, split: str):
-    """Reads lossless WebP strips of images."""
-    with untrusted_files.reading(file), zipfile.ZipFile(file) as archive:
-        names = sorted(archive.namelist())
-        strips = [
-            untrusted_files.picture(
-                untrusted_files.member(archive, name), "RGB", ("WEBP",)
-            )
-            for name in names
-            if name.startswith(f"{split}_") and name.endswith(".webp")
-        ]
-        labels = untrusted_files.member(archive, f"{split}_labels.u8")
-        return _tiles(strips, (32, 32, 3)), np.frombuffer(labels, np.uint8)
+def _idx_set(path: pathlib.Path, name: str, classes: str) -> Splits:
+    parts = {}
+    for part, stem in (("train", "train"), ("test", "t10k")):
+        first = path / name / f"{stem}-images-idx3-ubyte.gz"
+        images = _idx(first)
+        labels = _idx(path / name / f"{stem}-labels-idx1-ubyte.gz")
+        if images.shape[1:] != (28, 28) or labels.ndim != 1:
+            msg = f"Expected {first} to have images of 28 x 28 pixels, and labels, got "
+            raise ValueError(msg + f"shapes {images.shape} and {labels.shape}.")
+        parts[part] = _examples(first, images[..., None], labels, 10)
+    return from_parts(name, parts, 10, class_names=tuple(classes.split()))
 
 
-def _tiles(strips: list[np.ndarray], shape: tuple[int, int, int]) -> np.ndarray:
-    """Returns the images of strips, which may be a column, a row or a table of them."""
-    height, width, channels = shape
-    return np.concatenate(
-        [
-            strip.reshape(
-                len(strip) // height, height, strip.shape[1] // width, width, channels
-            )
-            .swapaxes(1, 2)
-            .reshape(-1, *shape)
-            for strip in strips
-        ]
-    )
+def _cifar10(path: pathlib.Path) -> Splits:
+    """Reads the binary archive: the batches of training in the order of their names."""
+    file = _existing(path / CIFAR)
+    batches = {}
+    with (
+        untrusted_files.reading(file, "to be the archive of CIFAR-10 as binary files"),
+        gzip.open(file) as stream,
+        tarfile.open(fileobj=stream, mode="r|", bufsize=2**20) as archive,
+    ):
+        for entry in archive:
+            name = re.search(r"(data|test)_batch(_\d)?\.bin$", entry.name)
+            if name is None:
+                continue
+            if not entry.isfile() or entry.size % RECORD or entry.size > MOST:
+                msg = f"{entry.size} bytes in {name[0]}, no records of {RECORD}"
+                raise ValueError(msg)
+            content = archive.extractfile(entry).read()  # pyright: ignore[reportOptionalMemberAccess]
+            batches[name[0]] = np.frombuffer(content, np.uint8).reshape(-1, RECORD)
+    parts = {}
+    for part, start in (("train", "data"), ("test", "test")):
+        records = [batches[name] for name in sorted(batches) if name.startswith(start)]
+        images = aligned_empty((sum(map(len, records)), 32, 32, 3), np.uint8)
+        done = 0
+        for batch in records:
+            planes = batch[:, 1:].reshape(-1, 3, 32, 32)
+            for channel in range(3):  # three times as fast as all of them at once
+                images[done : done + len(batch), ..., channel] = planes[:, channel]
+            done += len(batch)
+        labels = np.concatenate([np.empty(0, np.uint8), *(b[:, 0] for b in records)])
+        parts[part] = _examples(file, images, labels, 10)
+    return from_parts("cifar10", parts, 10, class_names=tuple(THINGS.split()))
 
 
-def _read_sst2(path: pathlib.Path, split: str) -> tuple[list[str], np.ndarray]:
+def _lines(file: pathlib.Path, end: str) -> list[str]:
+    content = _existing(file).read_bytes()
+    with untrusted_files.reading(file, "to be a text in UTF-8"):
+        return content.decode().strip("\n").split(end)
+
+
+def _sst2(path: pathlib.Path) -> Splits:
     """Reads lines of `label<TAB>sentence` below a header, or as GLUE the other way."""
-    file = path / "sst2" / f"{split}.tsv"
-    with untrusted_files.reading(file):
-        head, *lines = file.read_text(encoding="utf-8").split("\n")
-    order = -1 if head.split("\t") == ["sentence", "label"] else 1
-    pairs = [line.split("\t")[::order] for line in lines if line]
-    for number, pair in enumerate(pairs, 2):
-        if len(pair) != 2 or pair[0] not in ("0", "1"):
-            msg = f"Expected 0 or 1, a tab and a sentence in line {number} of {file}."
-            raise ValueError(msg)
-    if not pairs:
-        msg = f"Expected labels and sentences in {file}, got none."
-        raise ValueError(msg)
-    labels, sentences = zip(*pairs, strict=True)
-    return list(sentences), np.array(labels, np.int32)
+    parts = {}
+    for part in ("train", "test"):
+        file = path / "sst2" / f"{part}.tsv"
+        head, *lines = _lines(file, "\n")
+        order = -1 if head.split("\t") == ["sentence", "label"] else 1
+        pairs = [line.split("\t")[::order] for line in lines]
+        for number, pair in enumerate(pairs, 2):
+            if len(pair) != 2 or pair[0] not in ("0", "1"):
+                msg = f"Expected 0 or 1, a tab and a sentence in line {number} of "
+                raise ValueError(msg + f"{file}.")
+        sentences = np.array([sentence for _, sentence in pairs], object)
+        labels = np.array([label == "1" for label, _ in pairs], np.int32)
+        parts[part] = _examples(file, sentences, labels, 2)
+    return from_parts("sst2", parts, 2, class_names=("negative", "positive"))
 
 
-def _read_shakespeare(path: pathlib.Path, split: str) -> tuple[list[str], np.ndarray]:
+def _shakespeare(path: pathlib.Path) -> Splits:
     """Reads speeches; the target is the speaker, counted in alphabetical order.
 
     The last fifth of a speaker's speeches is for testing, so no tested text precedes
     the training text (as in LEAF).
     """
-    pairs = _speeches(path)
-    names = [speaker for speaker, _ in pairs]
-    ids, counts = np.unique(names, return_inverse=True, return_counts=True)[1:]
+    file = path / "shakespeare" / "input.txt"
+    pairs = [block.partition(":\n") for block in _lines(file, "\n\n")]
+    pairs = [(speaker.strip(), speech) for speaker, _, speech in pairs if speech]
+    names, ids, counts = np.unique(
+        [speaker for speaker, _ in pairs], return_inverse=True, return_counts=True
+    )
     order = np.argsort(ids, kind="stable")
     rank = np.empty(len(ids), np.int64)  # of each speech among those of its speaker
     rank[order] = np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
     tested = rank >= counts[ids] - counts[ids] // 5
-    chosen = np.flatnonzero(tested == (split == "test"))
-    return [pairs[place][1] for place in chosen], ids[chosen].astype(np.int32)
+    speeches = np.array([speech for _, speech in pairs], object)
+    parts = {
+        part: _examples(file, speeches[chosen], ids[chosen], len(names))
+        for part, chosen in (("train", ~tested), ("test", tested))
+    }
+    return from_parts("shakespeare", parts, class_names=tuple(names.tolist()))
 
 
-def _speeches(path: pathlib.Path) -> list[tuple[str, str]]:
-    """Returns pairs of a speaker and a speech, in the order of the play."""
-    file = path / "shakespeare" / "input.txt"
-    with untrusted_files.reading(file):
-        blocks = file.read_text(encoding="utf-8").strip("\n").split("\n\n")
-    pairs = [block.partition(":\n") for block in blocks]
-    return [(speaker.strip(), speech) for speaker, _, speech in pairs if speech]
-
-
-def _speakers(path: pathlib.Path) -> list[str]:
-    return sorted({speaker for speaker, _ in _speeches(path)})
-
-
-CLOTHES = "t-shirt trouser pullover dress coat sandal shirt sneaker bag ankle_boot"
-THINGS = "airplane automobile bird cat deer dog frog horse ship truck"
-SOURCES = {
-    "mnist": _idx_source("mnist"),
-    "fashion_mnist": _idx_source("fashion_mnist", CLOTHES),
-    "cifar10": Source(
-        (CIFAR,),
-        _read_cifar10,
-        (32, 32, 3),
-        classes=10,
-        instead=(CIFAR_BINARY,),
-        named=_always(THINGS),
-    ),
-    "sst2": Source(
-        ("sst2/train.tsv", "sst2/test.tsv"),
-        _read_sst2,
-        None,
-        classes=2,
-        named=_always("negative positive"),
-    ),
-    "shakespeare": Source(
-        ("shakespeare/input.txt",),
-        _read_shakespeare,
-        None,
-        classes=None,
-        named=_speakers,
-    ),
+READERS: dict[str, Callable[[pathlib.Path], Splits]] = {
+    "mnist": functools.partial(_idx_set, name="mnist", classes=""),
+    "fashion_mnist": functools.partial(_idx_set, name="fashion_mnist", classes=CLOTHES),
+    "cifar10": _cifar10,
+    "sst2": _sst2,
+    "shakespeare": _shakespeare,
 }

@@ -10,7 +10,7 @@ from fl_sketch.core import free_memory, validate
 
 FORMS = ("resident", "streamed")
 SHARE = 0.5  # of a device's free memory that a resident data set may take
-HOST_LIMIT = 2 * 2**30  # bytes of data on all devices that share the host's memory
+HOST_LIMIT = 2 * 2**30  # bytes of data, where devices use the host's memory
 
 
 def form(wanted: str, examples: Any, mesh: jax.sharding.Mesh, batches: str) -> str:
@@ -21,9 +21,6 @@ def form(wanted: str, examples: Any, mesh: jax.sharding.Mesh, batches: str) -> s
       examples: a tree of arrays.
       mesh: the devices.
       batches: one of `batches.KINDS`; only fresh ones are streamed.
-
-    Raises:
-      ValueError: if only streaming is possible, and the batches are not fresh.
     """
     validate.one_of(("auto", *FORMS), data=wanted)
     if wanted == "streamed" and batches != "fresh":
@@ -44,11 +41,12 @@ def form(wanted: str, examples: Any, mesh: jax.sharding.Mesh, batches: str) -> s
     return "streamed" if size > limit else "resident"
 
 
-def room(devices) -> float:
+def room(devices, *, copies: int = 1) -> float:
     """Returns how many bytes of data each of this host's devices may hold.
 
-    It is `SHARE` of the least that a device has free, or an equal part of `HOST_LIMIT`
-    for devices that use the host's memory.
+    It is `SHARE` of the least that a device has free, or `HOST_LIMIT` for all devices
+    that use the host's memory. They share one array of examples; of what they do not
+    share there are `copies`.
     """
     free = free_memory.of_devices(devices)
-    return HOST_LIMIT / len(devices) if free is None else SHARE * free
+    return HOST_LIMIT / copies if free is None else SHARE * free

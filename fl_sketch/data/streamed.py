@@ -28,13 +28,7 @@ from fl_sketch.data.partition import Partition
 
 
 class OnHost(NamedTuple):
-    """A data set and its partition, as numpy arrays.
-
-    Attributes:
-      examples: arrays with a row for each example; they may be memory-mapped.
-      indices: int32 [total], the examples of every client, one client after the other.
-      starts: int32 [clients + 1], as in `batches.Resident`.
-    """
+    """A data set and its partition as numpy arrays, with the fields of `Resident`."""
 
     examples: Any
     indices: np.ndarray
@@ -51,11 +45,7 @@ def on_host(examples: Any, partition: Partition) -> OnHost:
 def places(starts: jax.Array, keys: Key, cohort: jax.Array, **sizes) -> jax.Array:
     """Returns int32 [cohort, steps, batch]: what `gather` is to take, to be jitted.
 
-    Args:
-      starts: as in `OnHost`, on the device.
-      keys: a key for each client of the cohort.
-      cohort: the clients, int32 [cohort].
-      **sizes: the arguments steps, batch and replacement of `batches.places`.
+    There is a key for each client, and `sizes` are arguments of `batches.places`.
     """
     return jax.vmap(lambda key, client: batches.places(starts, key, client, **sizes))(
         keys, cohort
@@ -63,13 +53,10 @@ def places(starts: jax.Array, keys: Key, cohort: jax.Array, **sizes) -> jax.Arra
 
 
 def gather(data: OnHost, drawn: np.ndarray, sharding: jax.sharding.Sharding) -> Any:
-    """Returns the batches on the devices: leaves [cohort, steps, batch, ...].
+    """Returns the batches at these `places`: leaves [cohort, steps, batch, ...].
 
-    Args:
-      data: the data on the host; only the examples that were drawn are read.
-      drawn: the places, made by `places`.
-      sharding: the sharding of the first axis; a process gathers for its own devices
-        only.
+    Only the examples that were drawn are read, and a process reads those of its own
+    devices, by the `sharding` of the first axis.
     """
 
     def on_devices(leaf):

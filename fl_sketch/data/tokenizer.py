@@ -1,27 +1,25 @@
 """Texts as tokens and back: what a model of texts must keep to be used.
 
 `Table` is a table of characters or of words, and `folder_tokenizer` reads those of
-pretrained models. Both have the methods of `Tokenizer` and an entry in `KINDS`, by
-which `of` finds them again from what params.json holds.
+pretrained models. `of` makes either again from what params.json holds.
 
 >>> table = Table("words", ("be", "to"))
 >>> table.encode(["to be here"], length=5).tolist()
 [[2, 4, 3, 1, 0]]
 >>> table.decode([2, 4, 3, 0])
 'to be'
->>> of(table.described()) == table
+>>> of(table.to_json()) == table
 True
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from fl_sketch.core.tokens import PAD, SPECIAL, START, UNKNOWN
 from fl_sketch.data import folder_tokenizer
 
-PAD, UNKNOWN, START = 0, 1, 2  # after the end, not in the vocabulary, the beginning
-SPECIAL = 3  # tokens that are no units of a text
 CHARACTERS, WORDS = "characters", "words"
 UNREADABLE = "\ufffd"  # what Unicode has for a character that is not known
 ALPHABET = ("\n", *(chr(number) for number in range(32, 127)))
@@ -33,11 +31,6 @@ class Tokenizer(Protocol):
     @property
     def size(self) -> int:
         """The number of tokens, with the special ones."""
-        ...
-
-    @property
-    def found(self) -> bool:
-        """Whether the training texts decided it, so that it tells of them."""
         ...
 
     @property
@@ -62,23 +55,16 @@ class Tokenizer(Protocol):
         """
         ...
 
-    def running(self, text: str) -> np.ndarray:
-        """Returns the tokens of a text, int32, without special ones around it."""
+    def tokens(self, text: str) -> np.ndarray:
+        """Returns all tokens of a text, int32, without those that begin and end one."""
         ...
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Returns the text of tokens, with `UNREADABLE` for `UNKNOWN`."""
+        """Returns the text of tokens, with `UNREADABLE` for unknown ones."""
         ...
 
-    def lacking(self, text: str) -> list[str]:
-        """Returns the parts of a text that no model was trained on, as it lacks them.
-
-        A word that is not in a vocabulary is trained on, as `UNKNOWN`.
-        """
-        ...
-
-    def described(self) -> dict[str, Any]:
-        """Returns what params.json holds of it: "kind", one of `KINDS`, and more."""
+    def to_json(self) -> dict[str, Any]:
+        """Returns what params.json holds of it, from which `of` makes it again."""
         ...
 
 
@@ -88,60 +74,43 @@ class Table(NamedTuple):
     Attributes:
       kind: `CHARACTERS` or `WORDS`.
       units: the characters or words; the first has the number `SPECIAL`.
-      found: whether the training texts decided the units.
+      found: whether the training texts decided the units, so that these tell of them.
     """
 
     kind: str
     units: tuple[str, ...]
     found: bool = False
 
+    pad = PAD
+    begin = (START,)
+    special = range(SPECIAL)
+
     @property
     def size(self) -> int:
         """The number of tokens, with the special ones."""
         return SPECIAL + len(self.units)
 
-    @property
-    def pad(self) -> int:
-        """The token after the end of a text."""
-        return PAD
-
-    @property
-    def begin(self) -> tuple[int, ...]:
-        """The token that begins every text."""
-        return (START,)
-
-    @property
-    def special(self) -> Collection[int]:
-        """The tokens that are no part of a text."""
-        return range(SPECIAL)
-
-    def split(self, text: str) -> Sequence[str]:
-        """Returns the characters of a text, or its words."""
-        return text if self.kind == CHARACTERS else words(text)
-
     def encode(self, texts: Iterable[str], length: int) -> np.ndarray:
-        """Returns int32 [texts, length], as `tokens` does."""
-        return tokens(map(self.split, texts), self.units, length=length)
+        """Returns int32 [texts, length]: `START`, the units, and `PAD` behind them."""
+        split = list if self.kind == CHARACTERS else words
+        return encode(map(split, texts), self.units, length=length)
 
-    def running(self, text: str) -> np.ndarray:
-        """Returns the tokens of a text, int32, without `START` and `PAD`."""
-        units = self.split(text)
-        return tokens([units], self.units, length=len(units) + 1)[0, 1:]
+    def tokens(self, text: str) -> np.ndarray:
+        """Returns the tokens of a text; see `Tokenizer`."""
+        units = list(text) if self.kind == CHARACTERS else words(text)
+        if self.kind == CHARACTERS and (lacking := {*units} - {*self.units}):
+            msg = f"Expected a text of what the vocabulary has, got {sorted(lacking)}."
+            raise ValueError(msg)
+        return encode([units], self.units, length=len(units) + 1)[0, 1:]
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Returns the text of tokens, without `START` and `PAD`."""
         texts = {PAD: "", START: "", UNKNOWN: UNREADABLE}
         texts |= dict(enumerate(self.units, start=SPECIAL))
-        said = [texts[int(token)] for token in tokens]
-        return ("" if self.kind == CHARACTERS else " ").join(filter(None, said))
+        units = [texts[int(token)] for token in tokens]
+        return ("" if self.kind == CHARACTERS else " ").join(filter(None, units))
 
-    def lacking(self, text: str) -> list[str]:
-        """Returns the characters of a text that the table lacks; no words."""
-        if self.kind == WORDS:
-            return []
-        return sorted({*text} - {*self.units})
-
-    def described(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Returns what params.json holds of it."""
         special = {"padding": PAD, "unknown": UNKNOWN, "start": START}
         return {
@@ -153,28 +122,17 @@ class Table(NamedTuple):
         }
 
 
-def _table(record: Mapping[str, Any]) -> Table:
+def of(record: Mapping[str, Any]) -> Tokenizer:
+    """Returns the tokenizer whose `to_json` a `record` is."""
+    if record["kind"] == folder_tokenizer.KIND:
+        return folder_tokenizer.of(record)
     units = tuple(record["units"])
-    if not all(isinstance(unit, str) for unit in units):
-        msg = "units that are no texts"
+    if record["kind"] not in (CHARACTERS, WORDS) or not all(
+        isinstance(unit, str) for unit in units
+    ):
+        msg = f"units of {record['kind']!r} that are no texts"
         raise TypeError(msg)
     return Table(record["kind"], units, bool(record["found_in_training"]))
-
-
-KINDS: dict[str, Callable[[Mapping[str, Any]], Tokenizer]] = {
-    CHARACTERS: _table,
-    WORDS: _table,
-    folder_tokenizer.KIND: folder_tokenizer.of,
-}
-
-
-def of(record: Mapping[str, Any]) -> Tokenizer:
-    """Returns the tokenizer that `described` a `record`.
-
-    Raises:
-      KeyError, TypeError: for any other record.
-    """
-    return KINDS[record["kind"]](record)
 
 
 def words(text: str) -> list[str]:
@@ -185,15 +143,14 @@ def words(text: str) -> list[str]:
     return text.lower().split()
 
 
-def tokens(
+def encode(
     texts: Iterable[Sequence[str]], known: Sequence[str], *, length: int
 ) -> np.ndarray:
     """Returns int32 [texts, length]: `START`, the units, and `PAD` up to the length.
 
-    Units beyond the length are left out.
-
     Args:
-      texts: sequences of units: words, or characters.
+      texts: sequences of units: words, or characters. Those beyond the length are left
+        out.
       known: the vocabulary; its first unit has the number `SPECIAL`.
       length: the number of tokens of a text.
     """

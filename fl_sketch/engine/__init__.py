@@ -36,4 +36,3 @@ from fl_sketch.engine.simulate import Standing as Standing
 from fl_sketch.engine.simulate import secret_roots as secret_roots
 from fl_sketch.engine.simulate import simulate as simulate
 from fl_sketch.engine.still import StandsStill as StandsStill
-from fl_sketch.fast import as_written as as_written

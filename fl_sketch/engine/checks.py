@@ -265,7 +265,11 @@ def require_cohorts(traffic: Traffic, sampler: Sampler) -> None:
 
 
 def require_batches(kind: str, batch: int, clients: Clients) -> None:
-    """Raises where the batches of some client would not be what their kind says."""
+    """Raises where the batches of some client would not be what their kind says.
+
+    A client of a private run whose batches are not gets some of its own examples twice,
+    or not at all: an error would say how many it has.
+    """
     least, most = int(clients.sizes.min()), int(clients.sizes.max())
     if kind == "whole" and not least == most == batch:
         msg = (

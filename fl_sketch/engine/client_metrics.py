@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch import data, fast, models
+from fl_sketch import data, models
 from fl_sketch.core.constants import jitted
 from fl_sketch.core.protocols import Keys, Local, Server, Tree
 from fl_sketch.data.examples import Examples
@@ -78,7 +78,6 @@ class MeasuredClients:
     def _measured(self) -> Callable[..., Any]:
         """`(params, clients, tests, weights, batches) -> results`, jitted."""
         loss, local = self.loss, self.local
-        metrics = fast.form(loss.metrics)
 
         def personal(params, client, batches):
             key = jax.random.fold_in(jax.random.key(self.seed), client)
@@ -88,7 +87,7 @@ class MeasuredClients:
 
         def of_client(params, client, tests, weights, batches):
             model = params if batches is None else personal(params, client, batches)
-            return loss.report(metrics(model, *tests, weights))
+            return loss.report(loss.metrics(model, *tests, weights))
 
         def measured(params, clients, tests, weights, batches):
             if batches is None:  # one model for all: one batch of all

@@ -5,6 +5,7 @@ before the round is over, is found in its traced program.
 """
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -29,6 +30,10 @@ FLOAT_BYTES = FLOAT_BITS // 8
 COUNTED = ("denominator", "present", "population")  # what a `Round` has of weights
 COUNTS_BYTES = 2 * FLOAT_BYTES  # the denominator, and the weight of those present
 DOWNLOADS = ("cheapest", "model", "messages")
+HINT = (
+    "The loss has convolutions that are slow in loops on a CPU: nn.Conv(..., "
+    "conv_general_dilated=models.conv) makes them fast, see docs/models."
+)
 
 
 class Traffic(NamedTuple):
@@ -46,7 +51,6 @@ class Traffic(NamedTuple):
       counts: whether the server's step depends on the weight of all, or of the cohort.
       alone: whether the server's step depends on the server's own key.
       working: bytes that local work writes in one pass, which is about its peak memory.
-      operations: the multiplications and additions of the products in local work.
       coded: whether a message is not floats as they are, of which sums are made.
       uses: what local work does with the data.
       needed: for each leaf of the means, whether clients need it within the round.
@@ -61,7 +65,6 @@ class Traffic(NamedTuple):
     counts: bool
     alone: bool
     working: int
-    operations: float
     coded: bool
     uses: DataUses = DataUses()
     needed: Any = ()
@@ -193,12 +196,19 @@ def _with_work_traced(algorithm, start, batches) -> tuple[Algorithm, dict[str, A
     arguments = server, client.local, batches, keys
     program, work = jax.make_jaxpr(local.run, return_shape=True)(*arguments)
     _require_numbers(work.diagnostics)
+    if jax.default_backend() == "cpu" and programs.has_plain_convolutions(program):
+        _hint_at_conv()
     local = local._replace(run=played(program, work))
     return algorithm._replace(local=local), {
         "working": programs.bytes_written(program),
-        "operations": programs.operations(program),
         "uses": uses_of(program, arguments, work),
     }
+
+
+@functools.cache
+def _hint_at_conv() -> None:
+    """Warns once in a process."""
+    warnings.warn(HINT, stacklevel=3)
 
 
 def _require_numbers(diagnostics: Any) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fl_sketch import fast, models
+from fl_sketch import models
 from fl_sketch.data.examples import Examples
 from fl_sketch.engine import AXIS, rows
 from fl_sketch.engine.mesh import on_cpu
@@ -82,21 +82,6 @@ def _batches(examples: Examples, mesh: jax.sharding.Mesh) -> Any:
 
 
 def _sums(loss: models.Loss, params, batches) -> dict[str, Any]:
-    """Returns sums over all batches, or all values of a metric that needs them."""
-
-    def total(name, values):
-        if name in loss.measured and loss.measured[name].whole:
-            flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), values)
-            return jax.tree.map(_gathered, flat)
-        return jax.lax.psum(jax.tree.map(lambda x: x.sum(0), values), AXIS)
-
-    metrics = fast.form(loss.metrics)
-    sums = jax.lax.map(lambda batch: metrics(params, *batch), batches)
-    return {name: total(name, values) for name, values in sums.items()}
-
-
-def _gathered(values: jax.Array) -> jax.Array:
-    """Returns the values of all devices, as a sum, which jax knows to be the same."""
-    size, place = jax.lax.axis_size(AXIS), jax.lax.axis_index(AXIS)
-    whole = jax.numpy.zeros((size, *values.shape), values.dtype).at[place].set(values)
-    return jax.lax.psum(whole, AXIS).reshape(-1, *values.shape[1:])
+    """Returns sums over all batches."""
+    sums = jax.lax.map(lambda batch: loss.metrics(params, *batch), batches)
+    return jax.lax.psum(jax.tree.map(lambda x: x.sum(0), sums), AXIS)

@@ -43,7 +43,8 @@ def place(wanted: str, size: int, mesh: jax.sharding.Mesh) -> str:
     """
     devices = mesh.local_devices
     if wanted == "auto":
-        wanted = "devices" if size <= room(devices) else "host"
+        limit = room(devices, copies=len(devices))
+        wanted = "devices" if size <= limit else "host"
     if wanted == "host" and size and jax.process_count() > 1:
         msg = (
             "Expected clients' states to fit on the devices with several processes, "

@@ -31,8 +31,8 @@ def batches_on_devices(
     multiple: int,
     steps: int,
     batch: int,
-) -> tuple[Callable[[int], jax.Array], Callable[[jax.Array], Any], Any]:
-    """Returns `(number) -> places`, `(places) -> batches`, and the batches' shapes.
+) -> tuple[Callable[[Roots, int], jax.Array], Callable[[jax.Array], Any], Any]:
+    """Returns `(key, number) -> places`, `(places) -> batches`, and batches' shapes.
 
     Args:
       sampler: of the cohorts, whose weights do not matter.
@@ -46,9 +46,13 @@ def batches_on_devices(
 
     # Every process draws the cohorts itself, on one device.
     one_device = SingleDeviceSharding(mesh.local_devices[0])
-    key = jax.tree.map(
-        lambda root: jax.device_put(root.addressable_data(0), one_device), key
-    )
+
+    def here(key):
+        return jax.tree.map(
+            lambda root: jax.device_put(root.addressable_data(0), one_device), key
+        )
+
+    key = here(key)
     starts = jax.device_put(data.starts, one_device)
     draw = jax.jit(places).lower(key, starts, 0).compile()
     spread = NamedSharding(mesh, P(AXIS))
@@ -62,7 +66,7 @@ def batches_on_devices(
         data.examples,
     )
     return (
-        lambda number: draw(key, starts, number),
+        lambda key, number: draw(here(key), starts, number),
         lambda drawn: streamed.gather(data, np.asarray(drawn), spread),
         shapes,
     )

@@ -2,11 +2,13 @@
 
 By the digest a folder knows its rounds again. Printed programs lack the arrays that
 functions close over, and those of a function that is jitted are inside of it. So the
-constants of all programs within are digested too. What a callback to the host computes
-cannot be seen.
+constants of all programs within are digested too.
 """
 
+import hashlib
+import json
 import math
+import os
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +18,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from fl_sketch.core import platforms
+from fl_sketch.engine.mesh import cores, name_of, on_cpu
 from fl_sketch.models import params_io
+from fl_sketch.models.convolution import zeros_around
+from fl_sketch.workdir import identity
+
+CALLBACK = re.compile(r"custom_call @\w*callback|stablehlo\.(send|recv)")
+COMPILER = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NPROC", "NVIDIA_TF32_OVERRIDE")
+LEVELS = (  # settings of jax that change what is compiled and not what is traced
+    "jax_disable_most_optimizations",
+    "jax_optimization_level",
+    "jax_exec_time_optimization_effort",
+    "jax_memory_fitting_level",
+    "jax_memory_fitting_effort",
+)
 
 
 def digest(function: Callable, *arguments: Any) -> str:
@@ -30,6 +46,28 @@ def digest(function: Callable, *arguments: Any) -> str:
     text = re.sub("0x[0-9a-f]+", "", str(program))  # addresses of functions
     arrays = {str(n): _numbers(one) for n, one in enumerate(_constants(program))}
     return params_io.digest(arrays | {"": np.frombuffer(text.encode(), "u1")})
+
+
+def digest_of_arrays(tree: Any) -> str:
+    """Returns a SHA-256 of all arrays of a tree."""
+    leaves = jax.tree.leaves(tree)
+    return params_io.digest({str(n): _numbers(leaf) for n, leaf in enumerate(leaves)})
+
+
+def fingerprint(lowered: jax.stages.Lowered, mesh: jax.sharding.Mesh) -> str:
+    """Returns a SHA-256 of what decides the numbers of a program of a mesh.
+
+    These are its operations and constants as the compiler gets them, versions, settings
+    and devices, on CPUs also the processor and the number of cores. What a callback to
+    the host computes cannot be seen: a program with one has another fingerprint each
+    time.
+    """
+    text = lowered.as_text()
+    facts = [text, identity.versions(), name_of(mesh), *map(os.environ.get, COMPILER)]
+    facts += [str(getattr(jax.config, name, None)) for name in LEVELS]
+    facts += [platforms.processor(), cores()] if on_cpu(mesh) else []
+    facts += [os.urandom(16).hex()] if CALLBACK.search(text) else []
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def bytes_written(program: Any) -> int:
@@ -49,39 +87,6 @@ def bytes_written(program: Any) -> int:
     return total
 
 
-def operations(program: Any) -> float:
-    """Returns the multiplications and additions of a program's products.
-
-    Those are products of matrices and convolutions, in a loop those of all its turns if
-    their number is known. Of branches, the longest counts.
-    """
-    total = 0.0
-    for equation in program.eqns:
-        inner = [operations(part) for part in _parts(equation) if _is_program(part)]
-        name, kinds = equation.primitive.name, equation.params
-        if inner:
-            turns = kinds.get("length", 1) if name == "scan" else 1
-            total += turns * (max(inner) if name == "cond" else sum(inner))
-        elif name in PRODUCTS:
-            made, factor = equation.outvars[0].aval, equation.invars[1].aval
-            total += 2.0 * math.prod(made.shape) * PRODUCTS[name](kinds, factor.shape)
-    return total
-
-
-def _contracted(kinds: dict[str, Any], right: tuple[int, ...]) -> int:
-    """Returns the length of the sums of a `dot_general` with this right factor."""
-    (_, axes), _ = kinds["dimension_numbers"]
-    return math.prod(right[axis] for axis in axes)
-
-
-def _under_kernel(kinds: dict[str, Any], kernel: tuple[int, ...]) -> int:
-    """Returns the length of the sums of a convolution with a kernel of this shape."""
-    return math.prod(kernel) // kernel[kinds["dimension_numbers"].rhs_spec[0]]
-
-
-PRODUCTS = {"dot_general": _contracted, "conv_general_dilated": _under_kernel}
-
-
 def _constants(program: Any) -> Iterator[Any]:
     """Yields the constants of a program and of all programs within, in their order."""
     if isinstance(program, core.ClosedJaxpr):
@@ -95,6 +100,25 @@ def _constants(program: Any) -> Iterator[Any]:
                 yield from _constants(part)
             elif isinstance(part, np.ndarray | jax.Array):
                 yield part
+
+
+def has_plain_convolutions(program: Any) -> bool:
+    """Returns whether a program has convolutions that `models.conv` would compute.
+
+    Those of `models.conv` itself are in branches of platforms.
+    """
+    for equation in program.eqns:
+        if equation.primitive is core.primitives.conv_general_dilated_p:
+            params = dict(equation.params)
+            strides, padding = params.pop("window_strides"), params.pop("padding")
+            x, kernel = (atom.aval for atom in equation.invars)
+            if zeros_around(x, kernel, strides, padding, params) is not None:
+                return True
+        elif equation.params.get("branches_platforms") is None:
+            parts = filter(_is_program, _parts(equation))
+            if any(map(has_plain_convolutions, parts)):
+                return True
+    return False
 
 
 def _parts(equation: Any) -> list[Any]:

@@ -107,6 +107,7 @@ class PythonSetup(NamedTuple):
         if guarantee:
             self._require_unseen()
         else:
+            checks.require_batches(self.batches, self.batch, self.clients)
             data_checks.require_finite(self.clients)
             data_checks.require_places(self.clients, traffic.uses.places)
         cost = prices(
@@ -173,7 +174,7 @@ class PythonSetup(NamedTuple):
         play = self._play(chosen, every)
         form = residency.form(self.data, self.clients.examples, mesh, self.batches)
 
-        def compiled(roots) -> Compiled:
+        def compiled(roots, seal=None) -> Compiled:
             begin = time.perf_counter()
             if form == "streamed":
                 examples = streamed.on_host(*self.clients)
@@ -181,7 +182,7 @@ class PythonSetup(NamedTuple):
                 examples = client_batches.resident(*self.clients, device=same)
             roots = jax.device_put(roots_of(roots), same)
             state = jax.device_put(begun, same)
-            own = {"state": state, "key": roots, "data": examples}
+            own = {"state": state, "key": roots, "data": examples, "seal": seal}
             advance, _ = compile_rounds(play, mesh, constants=chosen.constants, **own)
             seconds = time.perf_counter() - begin
             return Compiled(advance, lambda state: look(state.server.params), seconds)
@@ -198,6 +199,9 @@ class PythonSetup(NamedTuple):
             frozen=_frozen(chosen.constants),
             standing=self._standing(chosen),
             untouched=chosen.traffic.uses.untouched,
+            secret=_secret(self.key)
+            if guarantee or chacha.is_secret(self.key)
+            else None,
         )
 
     def _play(self, chosen: Chosen, every: int) -> Play:
@@ -210,7 +214,7 @@ class PythonSetup(NamedTuple):
             chunk=chunk,
             steps=self.steps,
             batch=self.batch,
-            most=min(every, self.last, MOST),
+            most=min(every, MOST, *[] if chosen.guarantee else [self.last]),
         )
 
     def _standing(self, chosen: Chosen) -> Callable[[Server], list[str]] | None:
@@ -262,7 +266,6 @@ class PythonSetup(NamedTuple):
                 **dict.fromkeys(("model", "algorithm", "dataset"), DOOR),
                 "public": False,
             },
-            secret=_secret(self.key) if task.private else None,
         )
 
     def _dealt(self) -> str:

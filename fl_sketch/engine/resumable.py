@@ -7,7 +7,7 @@ they need. In them the folder is None.
 import contextlib
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +16,7 @@ from fl_sketch.engine import multiprocess, untouched
 from fl_sketch.engine.loop import Compiled, NotFinite, Watch, play
 from fl_sketch.engine.recorder import ABSENCES, Recorder, Row
 from fl_sketch.engine.round import State
+from fl_sketch.engine.sealing import from_first
 from fl_sketch.engine.still import require_moving
 from fl_sketch.engine.task import Task
 from fl_sketch.workdir import checkpoint, odometer, origin, rows, secrets, weights
@@ -27,10 +28,11 @@ Say = Callable[[str], None]
 
 
 class Progress(NamedTuple):
-    """A run that can resume: its state and its record."""
+    """A run that can resume: its state, its record, and what its checkpoint had."""
 
     state: State
     recorder: Recorder
+    extra: Mapping[str, Any] = {}
 
     @property
     def done(self) -> int:
@@ -46,7 +48,16 @@ def begin(task: Task) -> Progress:
 
 @contextlib.contextmanager
 def opened(workdir: Any, task: Task, **options: Any) -> Iterator[Workdir | None]:
-    """Yields the folder of a run, in the first process; `options` are `Workdir`'s."""
+    """Yields the folder of a run, in the first process; `options` are `Workdir`'s.
+
+    Raises:
+      ValueError: for a private run that accepts what changed: its noise would be
+        released with another sum.
+    """
+    if task.private and options.get("accept"):
+        named = ", ".join(options["accept"])
+        msg = f"Expected accept= of a run without privacy, got accept={named}."
+        raise ValueError(msg)
     if not multiprocess.is_first():
         yield None
         return
@@ -57,87 +68,8 @@ def opened(workdir: Any, task: Task, **options: Any) -> Iterator[Workdir | None]
 def ended_before(folder: Workdir | None) -> Row | None:
     """Returns the summary of a run that has ended, or None, in all processes."""
     return json.loads(
-        _from_first(folder, lambda folder: json.dumps(folder.summary()).encode())
+        from_first(folder, lambda folder: json.dumps(folder.summary()).encode())
     )
-
-
-def with_secret(folder: Workdir | None, task: Task) -> Task:
-    """Returns the task with the secret and the noise with which it began.
-
-    Raises:
-      ValueError: for a folder that lacks them, or whose rounds were counted otherwise.
-    """
-    guarantee, fresh = task.known.guarantee, task.secret
-    if guarantee is None or fresh is None:
-        return task
-
-    def begun(folder: Workdir) -> bytes:
-        secret, entries = fresh, odometer.read(folder.folder)
-        if guarantee.randomness != "simulated":
-            secret = _secret_in(folder, fresh, entries)
-        expected = guarantee.after(0)._replace(secret=secret.check)
-        _require_same_plan(entries, expected, folder)
-        z = guarantee.noise_multiplier
-        if entries:
-            z = entries[RUN].noise_multiplier
-        else:
-            with folder.writing():
-                odometer.note(folder.folder, {RUN: expected})
-        return json.dumps([secret.reveal().hex(), z]).encode()
-
-    raw, z = json.loads(_from_first(folder, begun))
-    if z != guarantee.noise_multiplier:  # another version of the accountant chose it
-        assert task.with_noise
-        task = task.with_noise(z)
-    return task._replace(secret=secrets.Secret(bytes.fromhex(raw)))
-
-
-def _secret_in(
-    folder: Workdir, fresh: secrets.Secret, entries: odometer.Entries
-) -> secrets.Secret:
-    """Returns the secret of the run in a folder, or a fresh one that is now kept."""
-    place = folder.folder
-    if not entries:  # no round was released, since they are counted beforehand
-        if folder.has_rows or checkpoint.rounds(folder.checkpoints):
-            msg = (
-                f"Expected {odometer.FILE} in workdir={place}, to count the privacy of "
-                "its rounds, got none: use another workdir."
-            )
-            raise ValueError(msg)
-        with folder.writing():
-            secrets.keep(place, fresh)
-        return fresh
-    kept = secrets.kept(place)
-    if kept is None:
-        msg = (
-            f"Expected the secret of the run in workdir={place}, got none, as after "
-            "the end of a run: its rounds would be released again with other noise. "
-            "Use another workdir."
-        )
-        raise ValueError(msg)
-    if entries[RUN].secret != kept.check:
-        msg = (
-            f"Expected {place / secrets.FILE} to be unchanged, got a damaged one: "
-            "rounds would be released again with other noise. Use another workdir."
-        )
-        raise ValueError(msg)
-    return kept
-
-
-def _require_same_plan(entries, expected, folder: Workdir) -> None:
-    """Raises if the rounds in a folder were counted otherwise than is expected."""
-    for name, entry in entries.items():
-        same = entry._replace(
-            plan=entry.plan._replace(steps=0),
-            rounds=expected.rounds,
-            noise_multiplier=expected.noise_multiplier,
-        )
-        if name != RUN or same != expected:
-            msg = (
-                "Expected workdir to hold a run with the privacy plan of this one, got "
-                f"another in {folder.folder}/{odometer.FILE}: use another workdir."
-            )
-            raise ValueError(msg)
 
 
 def resumed(folder: Workdir | None, task: Task, say: Say) -> Progress:
@@ -157,10 +89,15 @@ def resumed(folder: Workdir | None, task: Task, say: Say) -> Progress:
             folder.require_own(path, saved.extra)
             _require_same_secret(path, task, saved.extra)
             found = saved.tree, saved.extra
-        folder.restore(saved.extra if saved else {}, task.last)
     if multiprocess.several():
         found = _told(found, like)
     return _gone_on(fresh, *found) if found else fresh
+
+
+def restore(folder: Workdir | None, task: Task, progress: Progress) -> None:
+    """Writes the rows of a folder as they were at `progress`, before it goes on."""
+    if folder:
+        folder.restore(progress.extra, task.last)
 
 
 def ended(folder: Workdir, task: Task, rounds: int) -> tuple[Progress, list[Row]]:
@@ -192,7 +129,7 @@ def _gone_on(fresh: Progress, tree, extra) -> Progress:
     """Returns the progress that a checkpoint holds, placed as a new run is."""
     fresh.recorder.resume(extra)
     state = jax.tree.map(_placed, tree["state"], fresh.state)
-    return Progress(state, fresh.recorder)
+    return Progress(state, fresh.recorder, extra)
 
 
 def _require_same_secret(path, task: Task, extra) -> None:
@@ -386,7 +323,3 @@ def _number(value: Any) -> Any:
         return float(value)
     except (TypeError, ValueError):
         return value
-
-
-def _from_first(folder: Workdir | None, make: Callable[[Workdir], bytes]) -> bytes:
-    return multiprocess.from_first(make(folder) if folder else b"")

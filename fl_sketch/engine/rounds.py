@@ -17,6 +17,7 @@ from fl_sketch.engine.clients import Fetch, traced
 from fl_sketch.engine.cohort import Cohort, Sampler, everyone, of_round
 from fl_sketch.engine.compiling import compile_program
 from fl_sketch.engine.mesh import mesh_over, placed, rows
+from fl_sketch.engine.programs import fingerprint
 from fl_sketch.engine.round import Report, State, make_round
 
 Advance = Callable[[State, int, int], tuple[State, Report]]
@@ -86,6 +87,7 @@ def compile_rounds(
     key: Roots,
     data: Any,
     constants: Sequence[Constant] = (),
+    seal: Callable[[str], Roots] | None = None,
 ) -> tuple[Advance, jax.stages.Compiled]:
     """Returns `advance(state, done, count)`, and the program that it calls.
 
@@ -95,6 +97,8 @@ def compile_rounds(
       data: `Resident` data on the devices, or `OnHost`, to be streamed.
       constants: what the algorithm reads and nothing changes, as a model's part that
         does not train. Each device has it once.
+      seal: `(fingerprint) -> roots` of the rounds, called before they are compiled;
+        None: the roots are `key`.
     """
     same = NamedSharding(mesh, P())
     out = jax.tree.map(lambda leaf: leaf.sharding, state), same
@@ -103,8 +107,13 @@ def compile_rounds(
     def compiled(function, *arguments):
         function = as_argument(function, constants)
         program = jax.jit(function, donate_argnums=0, out_shardings=out)
-        program = compile_program(program.lower(state, key, *arguments, trees), mesh)
-        return lambda state, *own: program(state, key, *own, trees), program
+        lowered = program.lower(state, key, *arguments, trees)
+        roots = key
+        if seal:
+            where = jax.tree.map(lambda root: root.sharding, key)
+            roots = jax.device_put(seal(fingerprint(lowered, mesh)), where)
+        program = compile_program(lowered, mesh)
+        return lambda state, *own: program(state, roots, *own, trees), program, roots
 
     if isinstance(data, streamed.OnHost):
         draw, gather, shapes = prefetch.batches_on_devices(
@@ -117,17 +126,19 @@ def compile_rounds(
             batch=play.batch,
         )
         starts = jax.device_put(data.starts, same)
-        run, program = compiled(play.on_batches, (shapes, starts), 1)
+        run, program, roots = compiled(play.on_batches, (shapes, starts), 1)
         one_round = prefetch.gathered_ahead(
-            draw, gather, lambda state, sent: run(state, (sent, starts), 1)
+            lambda number: draw(roots, number),
+            gather,
+            lambda state, sent: run(state, (sent, starts), 1),
         )
     else:
-        run, program = compiled(play.rounds, data, 0)
+        run, program, roots = compiled(play.rounds, data, 0)
         if play.bank != "host":
             return lambda state, done, count: run(state, data, count), program
         one_round = lambda state, number: run(state, data, 1)  # noqa: E731
     if play.bank == "host":
-        one_round = _with_states_on_host(one_round, play, state, key)
+        one_round = _with_states_on_host(one_round, play, state, roots)
     return one_by_one(one_round), program
 
 

@@ -26,7 +26,15 @@ from fl_sketch.core.keys import require_key, roots_of
 from fl_sketch.core.protocols import Algorithm, Key, Roots, Server, Tree
 from fl_sketch.data import Clients
 from fl_sketch.data.batches import fetching
-from fl_sketch.engine import checks, ledger, own_columns, progress_bar, resumable
+from fl_sketch.engine import (
+    checks,
+    ledger,
+    own_columns,
+    programs,
+    progress_bar,
+    resumable,
+    sealing,
+)
 from fl_sketch.engine.client_metrics import PerExample
 from fl_sketch.engine.clients import Client
 from fl_sketch.engine.cohort import Sampler
@@ -55,6 +63,7 @@ class Standing(NamedTuple):
       public: words of the public root.
       terms: the plan and the noise by which its rounds are accounted for; None: it is
         not private.
+      lineage: with a secret key, digests of how it began, and of its programs.
     """
 
     server: Server
@@ -63,6 +72,7 @@ class Standing(NamedTuple):
     prices: Prices
     public: np.ndarray
     terms: Any = None
+    lineage: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Returns how many rounds and clients there were."""
@@ -183,7 +193,7 @@ def simulate(
       look: `(params) -> {name: value}` for the rows; not jitted.
       per_client: `(params, example) -> {name: number}`. Rows then have the mean, the
         worst tenth and the median over clients of each client's mean. The worst are the
-        largest, but of accuracy, top5, f1, auc and r2 the smallest.
+        largest, but of accuracy the smallest.
       held_out: examples of the same clients on which `per_client` is computed; None:
         their training examples.
       on_row: a function that is called with every row.
@@ -195,8 +205,8 @@ def simulate(
       checkpoint_every: rounds between checkpoints in it.
       partition: a name for the assignment of examples to clients. Private runs in
         several folders have a total epsilon only if they share this name.
-      accept: what may have changed since the run started, "versions" of packages or
-        "devices". Both change last bits.
+      accept: what may have changed since a run without privacy started, "versions" of
+        packages or "devices". Both change last bits.
       download: how clients get the model; see `engine.costs.prices`. If clients of a
         continued run now replay the server's steps and did not before, they count as
         new.
@@ -216,7 +226,6 @@ def simulate(
     checks.require_made_by(Clients, "data.clients", clients=clients)
     _require_one_beginning(state, workdir)
     fetch = fetching(batches, steps=steps, batch=batch)
-    checks.require_batches(batches, batch, clients)
     validate.one_of(plans.RELATIONS, relation=relation)
     validate.in_range(0, 1, delta=delta)
     validate.in_range(0, float("inf"), target_epsilon=target_epsilon)
@@ -239,23 +248,34 @@ def simulate(
     measure = own_columns.measuring(look, per_client, held_out or clients)
     task = setup.task(chosen, begun, measure, operator.index(every))
     told = [on_row] if on_row else []
+    lineage = list(state.lineage) if state else []
+    if chacha.is_secret(key) and not lineage:
+        whole = begun, [one.tree for one in chosen.constants], tuple(clients)
+        lineage.append(programs.digest_of_arrays(whole))
     if workdir is None:
         book = checks.book_to_go_on(chosen.prices, state, clients.population)
         if state is not None:
             _require_same_run(chosen.guarantee, _public(key), state)
-        progress, history = _in_memory(task, book, told, bar)
+        progress, history = _in_memory(task, book, told, bar, lineage)
     else:
+        if lineage and not chosen.guarantee:
+            msg = (
+                "Expected a mechanism in a run with a secret key and a workdir, which "
+                "counts no other noise, got none: use a config, or no workdir."
+            )
+            raise ValueError(msg)
         task = setup.described(task, chosen, download=download, eval_every=every)
         task = task._replace(save_every=checkpoint_every)
-        progress, history = _in_folder(task, workdir, accept, told, bar)
+        progress, history = _in_folder(task, workdir, accept, told, bar, lineage)
     server, states = progress.state.server, progress.state.clients
     book, terms = progress.recorder.ledger, _terms(chosen.guarantee)
-    end = Standing(server, states, book, chosen.prices, _public(key), terms)
+    facts = chosen.prices, _public(key), terms, tuple(lineage)
+    end = Standing(server, states, book, *facts)
     return Run(end, history, chosen.traffic)
 
 
 def _in_memory(
-    task: Task, book: ledger.Ledger, told, bar: bool | None
+    task: Task, book: ledger.Ledger, told, bar: bool | None, lineage: list[str]
 ) -> tuple[Progress, list[Row]]:
     """Plays a run without files; returns its rows as well."""
     begun, history = resumable.begin(task), list[Row]()
@@ -264,11 +284,16 @@ def _in_memory(
     def add(row: Row) -> None:
         history.append({k: row[k] for k in row if k != "rounds_per_second"})
 
-    return _played(task, begun, None, [add, *told], bar)[0], history
+    def roots(program: str) -> Roots:
+        assert task.secret
+        return roots_of(task.roots(task.secret.sealed(program)))
+
+    seal = _sealing(roots, lineage) if lineage else None
+    return _played(task, begun, None, [add, *told], bar, seal)[0], history
 
 
 def _in_folder(
-    task: Task, workdir: str | os.PathLike, accept, told, bar: bool | None
+    task: Task, workdir: str | os.PathLike, accept, told, bar: bool | None, lineage
 ) -> tuple[Progress, list[Row]]:
     """Plays a run in a folder, from where it was stopped; returns all rows as well."""
     options = {"accept": accept, "extend": GO_ON}
@@ -279,9 +304,11 @@ def _in_folder(
             resumable.complete(folder, task, done["rounds"])
             progress, rows = resumable.ended(folder, task, done["rounds"])
         else:
-            task = resumable.with_secret(folder, task)
+            task = sealing.with_secret(folder, task)
             progress = resumable.resumed(folder, task, _warned)
-            progress, seconds = _played(task, progress, folder, told, bar)
+            roots = sealing.roots_by_program(folder, task)
+            seal = _sealing(roots, lineage) if roots else None
+            progress, seconds = _played(task, progress, folder, told, bar, seal)
             rows = folder.rows
             summary = resumable.summary_of(
                 task, progress, own_columns.values(rows[-1]), compile_seconds=seconds
@@ -294,12 +321,31 @@ def _warned(line: str) -> None:
     warnings.warn(line, stacklevel=2)
 
 
+def _sealing(
+    roots: Callable[[str], Roots], lineage: list[str]
+) -> Callable[[str], Roots]:
+    """Returns `(fingerprint) -> roots` of a run that began and went on as `lineage`.
+
+    Other data, parameters or programs before these rounds mean other sums, which must
+    not have the same noise. Rounds that go on with the same program have the same
+    roots, so that a run in parts is the run.
+    """
+
+    def seal(fingerprint: str) -> Roots:
+        if lineage[-1] != fingerprint:
+            lineage.append(fingerprint)
+        return roots(" ".join(lineage))
+
+    return seal
+
+
 def _played(
-    task: Task, progress: Progress, folder: Workdir | None, told, bar: bool | None
+    task: Task, progress: Progress, folder: Workdir | None, told, bar: bool | None, seal
 ) -> tuple[Progress, float]:
     """Plays a run to its end; returns the seconds of compiling as well."""
     with progress_bar.shown(task.last, progress.done, shown=bar) as move:
-        compiled = task.compile(task.roots(task.secret))
+        compiled = task.compile(task.roots(task.secret), seal)
+        resumable.restore(folder, task, progress)
         progress = resumable.play_on(
             task,
             progress,

@@ -16,7 +16,8 @@ class Task(NamedTuple):
 
     Attributes:
       start: `(roots) -> State` before the first round.
-      compile: `(roots) -> Compiled`, which takes seconds.
+      compile: `(roots, seal) -> Compiled`, which takes seconds; `seal` as
+        `rounds.compile_rounds` has it.
       roots: `(secret) -> roots` of the run; a secret of None: it is not private.
       last: its last round: the one that was asked for, or that of its budget.
       every: rounds between rows.
@@ -36,7 +37,7 @@ class Task(NamedTuple):
     """
 
     start: Callable[[Key | Roots], State]
-    compile: Callable[[Key | Roots], Compiled]
+    compile: Callable[..., Compiled]
     roots: Callable[[Secret | None], Key | Roots]
     known: Known
     last: int

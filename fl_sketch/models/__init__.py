@@ -9,18 +9,19 @@
 """
 
 from fl_sketch.models import huggingface as huggingface
-from fl_sketch.models.classifiers import cnn as cnn
-from fl_sketch.models.classifiers import lenet as lenet
-from fl_sketch.models.classifiers import logistic as logistic
-from fl_sketch.models.classifiers import mlp as mlp
+from fl_sketch.models.classifiers import Cnn as Cnn
+from fl_sketch.models.classifiers import LeNet as LeNet
+from fl_sketch.models.classifiers import Logistic as Logistic
+from fl_sketch.models.classifiers import Mlp as Mlp
+from fl_sketch.models.classifiers import SigmoidLeNet as SigmoidLeNet
+from fl_sketch.models.convolution import conv as conv
+from fl_sketch.models.convolution import conv_pool as conv_pool
+from fl_sketch.models.convolution import max_pool as max_pool
 from fl_sketch.models.losses import TYPES as TYPES
 from fl_sketch.models.losses import Loss as Loss
 from fl_sketch.models.losses import classification as classification
 from fl_sketch.models.losses import supervised as supervised
 from fl_sketch.models.registry import build as build
 from fl_sketch.models.registry import options_of as options_of
-from fl_sketch.models.resnets import resnet as resnet
-from fl_sketch.models.resnets import resnet101 as resnet101
-from fl_sketch.models.transformers import language_model as language_model
-from fl_sketch.models.transformers import transformer as transformer
-from fl_sketch.models.transformers import vit as vit
+from fl_sketch.models.resnets import ResNet as ResNet
+from fl_sketch.models.transformers import Transformer as Transformer

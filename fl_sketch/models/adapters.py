@@ -17,7 +17,9 @@ class OfNnx(nn.Module):
     """A model of NNX, in training mode where `train` is true.
 
     Its Dropout draws from the stream of a client's step, and the statistics of its
-    BatchNorm are those of a model that keeps statistics.
+    BatchNorm are those of a model that keeps statistics. `nnx.bridge.to_linen` has no
+    training mode, wants a key for Dropout at the start, and does not take back the
+    arrays of layers in a list from a file.
 
     Attributes:
       make: `(classes, rngs=, **options) -> model`.
@@ -32,45 +34,29 @@ class OfNnx(nn.Module):
         """Returns the outputs for a batch of `inputs`."""
         from flax import nnx  # takes a second to import
 
-        begins, draws = self.is_initializing(), train and self.has_rng("dropout")
-        first = self.make_rng("params") if begins else jax.random.key(0)
+        initial, draws = self.is_initializing(), train and self.has_rng("dropout")
+        first = self.make_rng("params") if initial else jax.random.key(0)
         dropout = self.make_rng("dropout") if draws else jax.random.key(0)
         rngs = nnx.Rngs(first, params=first, dropout=dropout)
         model = self.make(self.classes, rngs=rngs, **self.options)
         if not isinstance(model, nnx.Module):
             msg = f"Expected a function of rngs to return nnx.Module, got {model!r}."
             raise TypeError(msg)
-        trained = nnx.state(model, nnx.Param)
-        nnx.update(
-            model,
-            jax.tree.unflatten(
-                jax.tree.structure(trained),
-                [
-                    self.param(_joined(path), lambda _, leaf=leaf: leaf)
-                    for path, leaf in jax.tree.leaves_with_path(trained)
-                ],
-            ),
-        )
+        nnx.update(model, _parameters(self, nnx.state(model, nnx.Param)))
         kept = nnx.state(model, nnx.BatchStat)
         variables = [
-            self.variable("batch_stats", _joined(path), lambda leaf=leaf: leaf)
+            self.variable("batch_stats", _dotted(path), lambda leaf=leaf: leaf)
             for path, leaf in jax.tree.leaves_with_path(kept)
         ]
         values = [variable.value for variable in variables]
         nnx.update(model, jax.tree.unflatten(jax.tree.structure(kept), values))
         model.train() if train else model.eval()
         outputs = model(inputs)  # pyright: ignore[reportCallIssue]
-        if self.is_mutable_collection("batch_stats") and not begins:
+        if self.is_mutable_collection("batch_stats") and not initial:
             after = jax.tree.leaves(nnx.state(model, nnx.BatchStat))
             for variable, value in zip(variables, after, strict=True):
                 variable.value = value
         return outputs
-
-
-def _joined(path: Any) -> str:
-    """Returns the name of a leaf in one word: Linen's names have no slashes."""
-    name = jax.tree_util.keystr(path, simple=True, separator=".")
-    return name.removesuffix(".value")
 
 
 class OfEquinox(nn.Module):
@@ -91,28 +77,40 @@ class OfEquinox(nn.Module):
         """Returns the outputs for a batch of `inputs`."""
         import equinox as eqx
 
-        def made(key):
-            model = self.make(self.classes, key=key, **self.options)
-            if not isinstance(model, eqx.Module):
-                msg = f"Expected a function of key to return eqx.Module, got {model!r}."
-                raise TypeError(msg)
-            return eqx.partition(model, eqx.is_inexact_array)
-
-        first = self.make_rng("params") if self.is_initializing() else None
-        floats, rest = made(jax.random.key(0) if first is None else first)
-        arrays = [
-            self.param(_joined(path), lambda _, leaf=leaf: leaf)
-            for path, leaf in jax.tree.leaves_with_path(floats)
-        ]
-        floats = jax.tree.unflatten(jax.tree.structure(floats), arrays)
-        model = eqx.nn.inference_mode(eqx.combine(floats, rest), value=not train)
+        initial = self.is_initializing()
+        first = self.make_rng("params") if initial else jax.random.key(0)
+        model = self.make(self.classes, key=first, **self.options)
+        if not isinstance(model, eqx.Module):
+            msg = f"Expected a function of key to return eqx.Module, got {model!r}."
+            raise TypeError(msg)
+        floats, rest = eqx.partition(model, eqx.is_inexact_array)
+        model = eqx.combine(_parameters(self, floats), rest)
+        model = eqx.nn.inference_mode(model, value=not train)
         if not (train and "key" in inspect.signature(type(model).__call__).parameters):
             return jax.vmap(model)(inputs)
         keys = jax.random.split(self.make_rng("dropout"), len(inputs))
         return jax.vmap(lambda one, key: model(one, key=key))(inputs, keys)
 
 
-def linen_of(make: Callable[..., Any], classes: int, options: Mapping[str, Any]) -> Any:
+def _parameters(module: nn.Module, tree: Any) -> Any:
+    """Returns a tree with the parameters of `module` that have the names of its leaves.
+
+    They start as the leaves.
+    """
+    arrays = [
+        module.param(_dotted(path), lambda _, leaf=leaf: leaf)
+        for path, leaf in jax.tree.leaves_with_path(tree)
+    ]
+    return jax.tree.unflatten(jax.tree.structure(tree), arrays)
+
+
+def _dotted(path: Any) -> str:
+    """Returns the name of a leaf in one word: Linen's names have no slashes."""
+    name = jax.tree_util.keystr(path, simple=True, separator=".")
+    return name.removesuffix(".value")
+
+
+def as_linen(make: Callable[..., Any], classes: int, options: Mapping[str, Any]) -> Any:
     """Returns what `make` makes, as a module of Linen if it is one of the others."""
     is_class = inspect.isclass(make)  # whose own signature nnx hides
     takes = inspect.signature(make.__init__ if is_class else make).parameters

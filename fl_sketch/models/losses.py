@@ -62,55 +62,42 @@ class Loss(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A kind of loss.
-
-    Attributes:
-      each: `(outputs, targets) -> losses`, one for each target.
-      targets: the kind of the targets: `CLASSES`, `LABELS` or `NUMBERS`.
-      metrics: the names of the metrics by default.
-    """
+    """A loss for each target, what targets are, and the metrics by default."""
 
     each: Callable[[jax.Array, jax.Array], jax.Array]
     targets: str
     metrics: tuple[str, ...]
 
 
-def _cross_entropies(logits, targets):
+def _cross_entropy(logits, targets):
     legal = (targets >= 0) & (targets < logits.shape[-1])
     each = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
     return each * jnp.where(legal, 1, jnp.nan)  # -1 would count from the end
 
 
-def _over_outputs(each):
-    """Returns the loss of an example: the mean over its outputs."""
-    return lambda outputs, targets: each(outputs, targets).mean(-1)
+def _binary(logits, targets):
+    return optax.sigmoid_binary_cross_entropy(logits, targets).mean(-1)
 
 
-_binary = _over_outputs(optax.sigmoid_binary_cross_entropy)
-_absolute = _over_outputs(lambda outputs, targets: jnp.abs(outputs - targets))
-_huber = _over_outputs(optax.huber_loss)
+def _squared(outputs, targets):
+    return optax.squared_error(outputs, targets).mean(-1)
+
 
 TYPES = ("float32", "bfloat16")
 KINDS: dict[str, Kind] = {
-    "cross_entropy": Kind(_cross_entropies, CLASSES, ("accuracy",)),
-    "binary": Kind(_binary, LABELS, ("f1", "auc")),
-    "squared": Kind(_over_outputs(optax.squared_error), NUMBERS, ("rmse", "r2")),
-    "absolute": Kind(_absolute, NUMBERS, ("mae",)),
-    "huber": Kind(_huber, NUMBERS, ("mae", "r2")),
+    "cross_entropy": Kind(_cross_entropy, CLASSES, ("accuracy",)),
+    "binary": Kind(_binary, LABELS, ("accuracy",)),
+    "squared": Kind(_squared, NUMBERS, ("rmse",)),
 }
 
 
 def classification(model: nn.Module, **options: Any) -> Loss:
     """Returns the cross-entropy of a model's logits with integer labels.
 
-    With smoothing a and C classes the target of label y is (1 - a) e_y + a/C. The model
-    gives logits for labels of any shape: one for an example, or for each place of a
-    text. Weights may leave out trailing axes of that shape. A label outside of the
-    classes makes the loss NaN.
-
-    Args:
-      model: a flax module from inputs to logits.
-      **options: the options of `supervised`.
+    The options are those of `supervised`. With smoothing a and C classes the target of
+    label y is (1 - a) e_y + a/C. Labels may have any shape: one for an example, or for
+    each position of a text. Weights may leave out trailing axes of that shape. A label
+    outside of the classes makes the loss NaN.
     """
     return supervised(model, "cross_entropy", **options)
 
@@ -129,7 +116,7 @@ def supervised(
     """Returns a loss of a model's outputs and their targets, of one of `KINDS`.
 
     "cross_entropy" has classes as targets, "binary" a zero or one for each of several
-    labels, the others numbers, one or several for an example. The decay adds
+    labels, "squared" numbers, one or several for an example. The decay adds
     `weight_decay/2 |params|^2`, so that its gradient is weight_decay times the
     parameters. Decay and smoothing are part of `value` and not of `metrics`, whose loss
     is comparable between settings.
@@ -146,9 +133,6 @@ def supervised(
         outputs at least; 0: whatever it has.
       dtype: the type in which the model is computed in training, one of `TYPES`.
         Parameters and their gradients, statistics, the loss and metrics stay float32.
-
-    Raises:
-      ValueError: in one line, for a name or a number that is not allowed.
     """
     validate.one_of(tuple(KINDS), loss=kind)
     validate.in_range(0, 1, label_smoothing=label_smoothing)
@@ -159,65 +143,49 @@ def supervised(
         msg = f"Expected label_smoothing=0 with loss={kind}, got {label_smoothing}."
         raise ValueError(msg)
     measured = all_metrics.named(metrics or names, targets_are)
-    classes = classes if targets_are == CLASSES else 0
-    numbers = label_smoothing, weight_decay
-    task = _Task(model, each, targets_are, measured, *numbers, padding, classes, dtype)
-    random = task.has_train and bool(getattr(model, "dropout", True))
-    init = functools.partial(_initial, model)
-    return Loss(init, task.value, task.sums, measured, random)
+    has_train = "train" in inspect.signature(type(model).__call__).parameters
 
+    def matched(outputs, targets, weights):
+        """Returns outputs and targets of shapes that fit, and a weight per target."""
+        least = classes if targets_are == CLASSES else 0
+        if outputs.ndim < 1 or outputs.shape[-1] < least:
+            msg = f"Expected a model with {least} outputs, one for each class, "
+            raise ValueError(msg + f"got outputs of shape {outputs.shape}.")
+        outputs, targets, weights = _matched(outputs, targets, weights, targets_are)
+        if padding is not None:
+            weights = weights * (targets != padding)
+        return outputs, targets, weights
 
-class _Task(NamedTuple):
-    """The functions of `supervised`, with its arguments."""
-
-    model: nn.Module
-    each: Callable[[jax.Array, jax.Array], jax.Array]
-    targets: str
-    measured: Mapping[str, Metric]
-    label_smoothing: jax.typing.ArrayLike
-    weight_decay: jax.typing.ArrayLike
-    padding: int | None
-    classes: int
-    dtype: str
-
-    @property
-    def has_train(self) -> bool:
-        """Whether the model does something else in training."""
-        return "train" in inspect.signature(type(self.model).__call__).parameters
-
-    def value(self, params, inputs, targets, weights=None, key=None, still=False):
-        trains = key is not None or isinstance(params, Stateful)
-        train = self.has_train and trains and not still
-        low, seen = _cast(params, self.dtype), _cast(inputs, self.dtype)
-        outputs, state = _applied(self.model, low, seen, key, train=train)
-        outputs, targets, weights = self.matched(outputs, targets, weights)
-        losses = _smoothed(self.each, outputs, targets, self.label_smoothing)
+    def value(params, inputs, targets, weights=None, key=None, still=False):
+        in_training = key is not None or isinstance(params, Stateful)
+        train = has_train and in_training and not still
+        low, seen = _cast(params, dtype), _cast(inputs, dtype)
+        outputs, state = _applied(model, low, seen, key, train=train)
+        outputs, targets, weights = matched(outputs, targets, weights)
+        losses = each(outputs, targets)
+        if not validate.is_off(label_smoothing):
+            # The mean over classes of -log p: cross-entropy with a uniform target.
+            uniform = jax.nn.logsumexp(outputs, -1) - outputs.mean(-1)
+            losses = (1 - label_smoothing) * losses + label_smoothing * uniform
         total = weights.sum()
         mean = (losses * weights).sum() / jnp.where(total > 0, total, 1)
-        if not validate.is_off(self.weight_decay):
+        if not validate.is_off(weight_decay):
             norm = optax.tree.norm(trained(params), squared=True)
-            mean = mean + jnp.where(total > 0, self.weight_decay / 2 * norm, 0)
+            mean = mean + jnp.where(total > 0, weight_decay / 2 * norm, 0)
         return (mean, state) if isinstance(params, Stateful) else mean
 
-    def sums(self, params, inputs, targets, weights=None):
-        outputs, _ = _applied(self.model, params, inputs, None, train=False)
-        outputs, targets, weights = self.matched(outputs, targets, weights)
-        loss = (self.each(outputs, targets) * weights).sum()
+    def sums(params, inputs, targets, weights=None):
+        outputs, _ = _applied(model, params, inputs, None, train=False)
+        outputs, targets, weights = matched(outputs, targets, weights)
+        loss = (each(outputs, targets) * weights).sum()
         of_metrics = {
             name: metric.sums(outputs, targets, weights)
-            for name, metric in self.measured.items()
+            for name, metric in measured.items()
         }
         return {"loss": loss, "count": weights.sum(), **of_metrics}
 
-    def matched(self, outputs, targets, weights):
-        """Returns outputs, targets and one weight for each of these."""
-        if outputs.ndim < 1 or outputs.shape[-1] < self.classes:
-            msg = f"Expected a model with {self.classes} outputs, one for each class, "
-            raise ValueError(msg + f"got outputs of shape {outputs.shape}.")
-        outputs, targets, weights = _matched(outputs, targets, weights, self.targets)
-        if self.padding is not None:
-            weights = weights * (targets != self.padding)
-        return outputs, targets, weights
+    random = has_train and bool(getattr(model, "dropout", True))
+    return Loss(functools.partial(_initial, model), value, sums, measured, random)
 
 
 def _cast(tree: Tree, dtype: str) -> Tree:
@@ -263,19 +231,10 @@ def _applied(model: nn.Module, params: Tree, inputs, key, *, train: bool):
     return outputs.astype(jnp.float32), {**state, **moved}
 
 
-def _smoothed(each, outputs, targets, smoothing) -> jax.Array:
-    losses = each(outputs, targets)
-    if validate.is_off(smoothing):
-        return losses
-    # The mean over classes of -log p is the cross-entropy with a uniform target.
-    uniform = jax.nn.logsumexp(outputs, -1) - outputs.mean(-1)
-    return (1 - smoothing) * losses + smoothing * uniform
-
-
-def _matched(outputs, targets, weights, kind: str):
+def _matched(outputs, targets, weights, targets_are: str):
     """Returns outputs, targets and weights of shapes that go together."""
     targets = jnp.asarray(targets)
-    if kind == CLASSES:
+    if targets_are == CLASSES:
         shape = outputs.shape[:-1]
         if not jnp.issubdtype(targets.dtype, jnp.integer) or targets.shape != shape:
             msg = (
@@ -284,23 +243,20 @@ def _matched(outputs, targets, weights, kind: str):
                 "check the outputs; loss=binary is for several labels of an example."
             )
             raise ValueError(msg)
-        return outputs, targets, _weights(weights, shape)
-    outputs = outputs.reshape(len(outputs), -1)
-    targets = targets.astype(jnp.float32).reshape(len(targets), -1)
-    if outputs.shape != targets.shape:
-        msg = (
-            f"Expected {kind} of shape {outputs.shape}, the model's outputs, "
-            f"got {targets.shape}."
-        )
-        raise ValueError(msg)
-    return outputs, targets, _weights(weights, targets.shape[:1])
-
-
-def _weights(weights, shape: tuple[int, ...]) -> jax.Array:
-    """Returns one weight for each label."""
+    else:
+        outputs = outputs.reshape(len(outputs), -1)
+        targets = targets.astype(jnp.float32).reshape(len(targets), -1)
+        shape = targets.shape[:1]
+        if outputs.shape != targets.shape:
+            msg = (
+                f"Expected {targets_are} of shape {outputs.shape}, the model's "
+                f"outputs, got {targets.shape}."
+            )
+            raise ValueError(msg)
     weights = jnp.ones(shape) if weights is None else jnp.asarray(weights, jnp.float32)
     if weights.shape != shape[: weights.ndim]:
         msg = f"Expected weights for labels of shape {shape}, got {weights.shape}."
         raise ValueError(msg)
     missing = (1,) * (len(shape) - weights.ndim)
-    return jnp.broadcast_to(weights.reshape(weights.shape + missing), shape)
+    weights = weights.reshape(weights.shape + missing)
+    return outputs, targets, jnp.broadcast_to(weights, shape)

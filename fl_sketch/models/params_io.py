@@ -20,22 +20,11 @@ from flax import traverse_util
 from fl_sketch.core import files, validate
 from fl_sketch.core.protocols import Tree
 from fl_sketch.core.trees import Stateful, named_leaves
+from fl_sketch.core.untrusted_files import arrays_in
 
 Arrays = dict[str, np.ndarray]
 BARE = "params"  # the name of a model that is one array
 FORMS = ("safetensors", "npz")
-# Axes of arrays by the end of their names and their rank; the last entry is for all.
-AXES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (r"(query|key|value)/kernel", ("inputs", "heads", "outputs")),
-    (r"(query|key|value)/bias", ("heads", "outputs")),
-    (r"out/kernel", ("heads", "inputs", "outputs")),
-    (r"kernel", ("inputs", "outputs")),
-    (r"kernel", ("height", "width", "inputs", "outputs")),
-    (r"embedding", ("tokens", "outputs")),
-    (r"positions", ("places", "outputs")),
-    (r"\w+", ("outputs",)),
-)
-BY_CLASS = ("logistic",)  # models whose kernels have the other order
 TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 
 
@@ -58,7 +47,7 @@ def save(
     arrays: Mapping[str, np.ndarray],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes `arrays` to the file `path`, in the form of its ending.
+    """Writes `arrays` to the file `path`, in the format of its ending.
 
     Args:
       metadata: one text by its name, which the file has too; npz keeps no name.
@@ -80,7 +69,7 @@ def save(
 def load(path: pathlib.Path) -> Arrays:
     """Returns the arrays in the file `path`, by its ending npz or safetensors."""
     if path.suffix == ".npz":
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+        with open(path, "rb") as file, arrays_in(file, path) as arrays:
             return dict(arrays)
     from safetensors import deserialize
 
@@ -89,27 +78,6 @@ def load(path: pathlib.Path) -> Arrays:
         return np.frombuffer(data, jnp.dtype(TYPES[dtype])).reshape(shape)
 
     return {name: array(**view) for name, view in deserialize(path.read_bytes())}
-
-
-def axes_of(model: str, shapes: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
-    """Returns what the axes of each array are, by its name.
-
-    >>> axes_of("mlp", {"dense1/kernel": (64, 10)})
-    {'dense1/kernel': ['inputs', 'outputs']}
-
-    Args:
-      model: the name of the model, one of those of the registry.
-      shapes: the shapes of its arrays.
-    """
-    found = {}
-    for name, shape in shapes.items():
-        axes = next(
-            axes
-            for end, axes in AXES
-            if re.search(rf"(^|/){end}$", name) and len(axes) == len(shape)
-        )
-        found[name] = list(axes[::-1] if model in BY_CLASS else axes)
-    return found
 
 
 def digest(arrays: Mapping[str, np.ndarray]) -> str:
@@ -122,17 +90,13 @@ def digest(arrays: Mapping[str, np.ndarray]) -> str:
     return hashed.hexdigest()
 
 
-def chosen(model: Tree, arrays: Arrays, fresh: Sequence[str]) -> Arrays:
-    """Returns the arrays that a model begins with, in its types.
+def select(model: Tree, arrays: Arrays, fresh: Sequence[str]) -> Arrays:
+    """Returns the arrays that a model starts with, in its types.
 
     Args:
       model: shapes of the model.
       arrays: the arrays of a file.
       fresh: names of arrays, or beginnings of their names, that are left out.
-
-    Raises:
-      ValueError: in one line, for an array that is missing or has another shape, or for
-        a name that does not exist.
     """
     leaves = dict(named_leaves(model))
     arrays = {_name_in(leaves, name): array for name, array in arrays.items()}
@@ -147,16 +111,19 @@ def chosen(model: Tree, arrays: Arrays, fresh: Sequence[str]) -> Arrays:
         for name, leaf in leaves.items()
         if not any(_begins(name, start) for start in fresh)
     }
+    layout = "the names and the layout that docs/files.md describes"
     for name, leaf in wanted.items():
-        hint = f": model.fresh={_layer_of(name)} starts with new numbers there."
+        hint = f"model.fresh={_layer_of(name)} starts with new numbers there"
         if name not in arrays:
-            msg = f"Expected init_from to have {name}, got {', '.join(arrays)}{hint}"
+            hint = hint if wanted.keys() & arrays.keys() else f"give them {layout}"
+            msg = f"Expected init_from to have {name}, got {', '.join(arrays)}: {hint}."
             raise ValueError(msg)
-        if arrays[name].shape != leaf.shape:
-            msg = (
-                f"Expected init_from to have {name} of shape {leaf.shape}, got "
-                f"{arrays[name].shape}{hint}"
-            )
+        shape = arrays[name].shape
+        if shape != leaf.shape:
+            if sorted(shape) == sorted(leaf.shape):
+                hint = f"transpose it into {layout}"
+            msg = f"Expected init_from to have {name} of shape {leaf.shape}, got "
+            msg += f"{shape}: {hint}."
             raise ValueError(msg)
     for name in arrays.keys() - leaves.keys():
         msg = f"Expected init_from to have arrays of the model only, got {name}."
@@ -193,7 +160,7 @@ def _cast(name: str, array: np.ndarray, dtype: Any) -> np.ndarray:
     return cast
 
 
-def placed(model: Tree, arrays: Mapping[str, Any]) -> Tree:
+def insert(model: Tree, arrays: Mapping[str, Any]) -> Tree:
     """Returns `model` with `arrays` in the places of their names."""
     if not arrays:
         return model

@@ -5,6 +5,7 @@ Mlp(
     # attributes
     classes = 10
     hidden = (32, 32)
+    width = 32
 )
 >>> build("lenett", 10)
 Traceback (most recent call last):
@@ -13,53 +14,62 @@ ValueError: Expected model to be one of 'logistic', 'mlp', 'lenet', 'sigmoid_len
 'FILE.py:NAME', got model='lenett'. Did you mean 'lenet'?
 """
 
-import functools
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 
 from fl_sketch.core import plugins, pretrained, validate
-from fl_sketch.models import (
-    adapters,
-    classifiers,
-    huggingface,
-    resnets,
-    transformers,
-)
+from fl_sketch.models import adapters, huggingface
+from fl_sketch.models.classifiers import Cnn, LeNet, Logistic, Mlp, SigmoidLeNet
+from fl_sketch.models.resnets import ResNet
+from fl_sketch.models.transformers import Transformer
 
+
+class Model(NamedTuple):
+    """A model with a name.
+
+    Attributes:
+      make: `(classes, **options) -> module`.
+      options: names of the options that `build` takes.
+      given: options with the values that belong to the name.
+    """
+
+    make: type[nn.Module]
+    options: tuple[str, ...] = ()
+    given: Mapping[str, Any] = {}
+
+
+BLOCKS = ("width", "depth", "heads", "dropout")
 MODELS = {
-    "logistic": classifiers.logistic,
-    "mlp": classifiers.mlp,
-    "lenet": classifiers.lenet,
-    "sigmoid_lenet": classifiers.sigmoid_lenet,
-    "cnn": classifiers.cnn,
-    "resnet": resnets.resnet,
-    "vit": transformers.vit,
-    "transformer": transformers.transformer,
-    "language_model": transformers.language_model,
+    "logistic": Model(Logistic),
+    "mlp": Model(Mlp, ("hidden", "width")),
+    "lenet": Model(LeNet),
+    "sigmoid_lenet": Model(SigmoidLeNet),
+    "cnn": Model(Cnn, ("width", "hidden", "dropout", "kernels")),
+    "resnet": Model(ResNet, ("width", "stages", "norm")),
+    "vit": Model(Transformer, ("patch", *BLOCKS), {"reads": "patches", "depth": 4}),
+    "transformer": Model(Transformer, ("vocabulary", *BLOCKS)),
+    "language_model": Model(Transformer, BLOCKS, {"reads": "causal"}),
 }
 
 # The shapes of SAFL's experiments, where they differ from the defaults.
 BASE = {"width": 768, "depth": 12, "heads": 12}
-LARGE = {"width": 2048, "depth": 26, "heads": 16}
-SIZES = {
-    "small": MODELS,
-    "tiny": {"resnet": functools.partial(resnets.resnet, blocks=1)},
+SIZES: dict[str, dict[str, Mapping[str, Any]]] = {
+    "small": {},
+    "tiny": {"resnet": {"stages": (1, 1, 1)}},
     "paper": {
-        "resnet": resnets.resnet101,
-        "vit": functools.partial(transformers.vit, **BASE),
-        "transformer": functools.partial(transformers.transformer, **BASE),
+        "resnet": {"width": 64, "stages": (3, 4, 23, 3), "bottleneck": True},
+        "vit": BASE,
+        "transformer": BASE,
     },
-    "billion": {
-        "language_model": functools.partial(transformers.language_model, **LARGE)
-    },
+    "billion": {"language_model": {"width": 2048, "depth": 26, "heads": 16}},
 }
 
 
 def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn.Module:
-    """Returns the model of that name; options are those of its function.
+    """Returns the model of that name; options are those of its module.
 
     Args:
       name: one of `MODELS`; hf/FOLDER, a folder of a pretrained model, whose arrays
@@ -69,23 +79,19 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
       classes: the number of classes of the data.
       size: "small", which trains on two cores, or for the models in `SIZES` "tiny", the
         ResNet of 8 layers, "paper", or "billion", of 1.3 billion parameters.
-      **options: options of the model's function.
-
-    Raises:
-      ValueError: for a name or an option that does not exist, with the nearest
-        that does, or for a value that is not allowed.
-      TypeError: for a value of another type.
+      **options: options of the model, but for those that the size decides.
     """
-    if plugins.named(name):
-        return _from_file(name, classes, size, options)
-    if pretrained.named(name):
-        _require_size(name, size, size == "small")
-        return huggingface.module(name, classes, **options)
-    validate.one_of((*MODELS, pretrained.SHAPE, plugins.SHAPE), model=name)
+    if not plugins.named(name) and not pretrained.named(name):
+        validate.one_of((*MODELS, pretrained.SHAPE, plugins.SHAPE), model=name)
     validate.one_of(tuple(SIZES), size=size)
-    _require_size(name, size, name in SIZES[size])
-    make = SIZES[size][name]
-    legal = _options(make)
+    if size != "small" and name not in SIZES[size]:
+        msg = f"Expected size='small' for model {name!r}, got size={size!r}."
+        raise ValueError(msg)
+    validate.at_least_one(classes=classes)
+    if plugins.named(name):
+        return _from_file(name, classes, options)
+    of_size = SIZES[size].get(name, {})
+    legal = tuple(option for option in options_of(name) if option not in of_size)
     for option in options:
         if option not in legal:
             has = ", ".join(legal) or "none"
@@ -93,20 +99,14 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
             msg = f"Expected options of model {name!r}{whose} to be among {has}, got "
             msg += f"{option}."
             raise ValueError(msg + validate.nearest(option, legal))
-    return make(classes, **options)
+    if pretrained.named(name):
+        return huggingface.module(name, classes, **options)
+    model = MODELS[name]
+    return model.make(classes, **{**model.given, **of_size, **options})
 
 
-def _require_size(name: str, size: str, exists: bool) -> None:
-    if not exists:
-        msg = f"Expected size='small' for model {name!r}, got size={size!r}."
-        raise ValueError(msg)
-
-
-def _from_file(
-    name: str, classes: int, size: str, options: dict[str, Any]
-) -> nn.Module:
-    """Returns the model that a function in a user's file makes, which has one size."""
-    _require_size(name, size, size == "small")
+def _from_file(name: str, classes: int, options: dict[str, Any]) -> nn.Module:
+    """Returns the model that a function in a user's file makes."""
     make = plugins.load(name)
     if not callable(make):
         msg = f"Expected {name} to be a function of the number of classes, got {make!r}"
@@ -117,12 +117,12 @@ def _from_file(
             if option not in takes:
                 msg = f"Expected {name} to take {option}, got {option}={value!r} and a "
                 raise ValueError(msg + f"function of {', '.join(takes) or 'nothing'}.")
-    model = adapters.linen_of(make, classes, options)
+    model = adapters.as_linen(make, classes, options)
     if not isinstance(model, nn.Module):
-        kind = f"{type(model).__module__}.{type(model).__name__}"
         msg = (
             f"Expected {name} to return a module of flax.linen, or to take rngs and "
-            f"return one of flax.nnx, or key and one of equinox, got {kind}."
+            "return one of flax.nnx, or key and one of equinox, got "
+            f"{type(model).__module__}.{type(model).__name__}."
         )
         raise TypeError(msg)
     return model
@@ -132,12 +132,8 @@ def options_of(name: str) -> tuple[str, ...]:
     """Returns the options of the model of that `name`, of `MODELS` or hf/FOLDER.
 
     >>> options_of("resnet")
-    ('width', 'blocks', 'norm')
+    ('width', 'stages', 'norm')
     """
     if pretrained.named(name):
         return huggingface.options_of(name)
-    return _options(MODELS[name])
-
-
-def _options(make: Callable[..., nn.Module]) -> tuple[str, ...]:
-    return tuple(inspect.signature(make).parameters)[1:]
+    return MODELS[name].options

@@ -98,7 +98,7 @@ class _Playing:
         return tasks.described(
             setup,
             start=start,
-            compile=lambda key: self._compiled(setup, start, key),
+            compile=lambda key, seal=None: self._compiled(setup, start, key),
             roots=roots,
             known=tasks.known_of(setup)._replace(absences=True),
             secret=secret,

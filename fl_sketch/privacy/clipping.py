@@ -1,25 +1,27 @@
 """Bounds on what one client, or one example, contributes: l2 norms of pytrees.
 
-The norm is that of all numbers of a message together. It is taken of the message
-divided by its largest magnitude, so that squares neither overflow nor vanish.
+The norm is that of all entries of a message together, in float32. Whatever has a norm
+that float32 cannot hold is treated like a NaN: such a client could decide the sum.
 
-==============  ==========================  ==========================
-message         `clip` to C                 `normalise` to C
-==============  ==========================  ==========================
-norm at most C  itself, to the bit          its direction, of norm C
-norm above C    its direction, of norm C    its direction, of norm C
-zero            zero                        zero
-not finite      not finite: `reject` first  the same
-                or after a linear map
-==============  ==========================  ==========================
+=======================  ==========================  ==========================
+message                  `clip` to C                 `normalise` to C
+=======================  ==========================  ==========================
+norm at most C           itself                      its direction, of norm C
+norm above C             its direction, of norm C    its direction, of norm C
+zero                     zero                        zero
+norm above 1.8e19, NaN   zero, counted as rejected   the same
+=======================  ==========================  ==========================
+
+Entries below 2^-63, whose squares are no floats, become zero first. What a bound
+returns then has a norm of at most C (1 + 1e-6), whatever the message is.
 
 >>> import jax.numpy as jnp
 >>> message = {"w": jnp.array([3.0, 0.0]), "b": jnp.array(4.0)}
->>> clip(1.0).apply(message)["b"], normalise(10.0).apply(message)["w"]
-(Array(0.8, dtype=float32), Array([6., 0.], dtype=float32))
+>>> bounded, rejected = normalise(10.0).apply(message)
+>>> bounded["w"], rejected
+(Array([6., 0.], dtype=float32), Array(0., dtype=float32))
 """
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -27,20 +29,23 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fl_sketch.core import trees, validate
+from fl_sketch.core import validate
 from fl_sketch.core.protocols import Encoded, Message, Tree
+
+SMALLEST = 2.0**-63  # the least number whose square is a normal float32
 
 
 class Bound(NamedTuple):
     """A map to messages of norm at most C, with the C that noise scales by.
 
     Attributes:
-      apply: `(message) -> message` of norm at most C, up to float rounding.
+      apply: `(message) -> (message, rejected)`, of norm at most C up to float rounding;
+        zero and 1.0 where the norm is not finite, else 0.0.
       limit: C; may be traced.
       name: its name in a release.
     """
 
-    apply: Callable[[Message], Message]
+    apply: Callable[[Message], tuple[Message, jax.Array]]
     limit: jax.typing.ArrayLike
     name: str = "one's own"
 
@@ -68,16 +73,18 @@ def normalise(limit: jax.typing.ArrayLike) -> Bound:
 
 
 def reject(message: Message) -> tuple[Message, jax.Array]:
-    """Returns (`message`, 0.0), or (zeros, 1.0) if a number of it is not finite."""
-    finite = trees.finite(message)
-    zeros = jax.tree.map(jnp.zeros_like, message)
-    return _where(finite, message, zeros), 1.0 - finite.astype(jnp.float32)
+    """Returns (`message`, 0.0), or (zeros, 1.0) if its norm is not finite."""
+    finite = jnp.isfinite(norm(message))
+    left = jax.tree.map(lambda leaf: jnp.where(finite, leaf, 0), message)
+    return left, 1.0 - finite.astype(jnp.float32)
 
 
 def norm(message: Message) -> jax.Array:
-    """Returns the l2 norm of all numbers of `message` together, float32 []."""
-    _, scaled, scale = _direction(_in_float32(message))
-    return jnp.where(scale == 0, 0.0, scale * scaled)
+    """Returns the l2 norm of all entries of `message` together, float32 []."""
+    sums = [jnp.sum(leaf**2) for leaf in jax.tree.leaves(_in_float32(message))]
+    while len(sums) > 1:  # in pairs: a long sum in one order would lose small terms
+        sums = [sum(sums[at : at + 2]) for at in range(0, len(sums), 2)]
+    return jnp.sqrt(sums[0])
 
 
 def clipped_gradient_sum(
@@ -103,8 +110,8 @@ def clipped_gradient_sum(
     def of_example(example):
         batch_of_one = jax.tree.map(lambda leaf: leaf[None], example)
         value, gradient = jax.value_and_grad(loss)(params, batch_of_one)
-        gradient, rejected = reject(gradient)
-        return bound.apply(gradient), jnp.where(rejected > 0, 0, value), rejected
+        gradient, rejected = bound.apply(gradient)
+        return gradient, jnp.where(rejected > 0, 0, value), rejected
 
     gradients, values, rejected = jax.vmap(of_example)(batch)
     total = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), gradients)
@@ -153,8 +160,7 @@ def bounded(bound: Bound) -> Callable[[Any, Message], Encoded]:
 
     def left(state, message):
         del state
-        message, rejected = reject(message)
-        return Encoded(bound.apply(message), rejected)
+        return Encoded(*bound.apply(message))
 
     return left
 
@@ -183,29 +189,21 @@ def _bound(name: str, limit: jax.typing.ArrayLike, unchanged: Callable) -> Bound
 
     def apply(message):
         message = _in_float32(message)
-        unit, scaled, scale = _direction(message)
-        bounded = jax.tree.map(lambda leaf: leaf * (limit / scaled), unit)
-        return _where(unchanged(scale * scaled), message, bounded)
+        length = norm(message)
+        finite, short = jnp.isfinite(length), unchanged(length)
+        divisor = jnp.where(length > 0, length, 1)
+
+        def bounded(leaf):
+            leaf = jnp.where(jnp.abs(leaf) < SMALLEST, 0, leaf)
+            # In this order: C / length may be larger than a float.
+            leaf = jnp.where(short, leaf, leaf / divisor * limit)
+            return jnp.where(finite, leaf, 0)
+
+        return jax.tree.map(bounded, message), 1.0 - finite.astype(jnp.float32)
 
     return Bound(apply, limit, name)
 
 
-def _direction(message: Message) -> tuple[Message, jax.Array, jax.Array]:
-    """Returns (message / scale, the norm of that, scale), scale the largest number."""
-    sizes = [jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(message)]
-    scale = functools.reduce(jnp.maximum, sizes)
-    # Denormals are zero to the arithmetic of most devices.
-    scale = jnp.where(scale < jnp.finfo(jnp.float32).tiny, 0, scale)
-    divisor = jnp.where(scale == 0, 1, scale)
-    unit = jax.tree.map(lambda leaf: leaf / divisor, message)
-    squares = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(unit))
-    return unit, jnp.sqrt(squares), scale
-
-
 def _in_float32(message: Message) -> Message:
     """Returns the message in a type whose rounding cannot lift a norm above C."""
-    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), message)
-
-
-def _where(condition, message: Message, otherwise: Message) -> Message:
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), message, otherwise)
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), message)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from fl_sketch.privacy import accounting, plans
 
+LEAST = 1e-3  # with less noise numbers of accountants overflow
 RANDOMNESS = {"system": "system", "seed": "simulated"}  # its name in tables
 LAST_BITS = (
     "the last bits of float arithmetic that rounding does not remove "
@@ -131,6 +132,12 @@ def promised(
       ValueError: in one line, for a guarantee that no accountant can compute, or that
         no noise or not even one round can keep.
     """
+    if noise_multiplier and not LEAST <= noise_multiplier <= 1 / LEAST**2:
+        msg = (
+            f"Expected noise_multiplier to be 0 or from {LEAST:g} to "
+            f"{1 / LEAST**2:g}, got noise_multiplier={noise_multiplier}."
+        )
+        raise ValueError(msg)
     name = plans.accountant_for(plan) if accountant == "auto" else accountant
     z, target = noise_multiplier, target_epsilon
     last = min(rounds, plan.steps // per_round)

@@ -49,6 +49,7 @@ from fl_sketch.sketch import hadamard
 
 TRIES = 64  # roundings of a message; so many fail with a chance below 10^-13
 HALF = 16  # bits of half a word
+ROOT = 2.0**15.5 - 1  # of the largest square that int32 holds
 FRACTION = 24  # bits of a float's fraction
 
 
@@ -219,14 +220,15 @@ def rounded(key: Key, values: jax.Array, square: int) -> jax.Array:
     """Returns a vector rounded at random to integers of a bounded norm, int32.
 
     A number goes up with the chance of its fractional part. All are drawn again until
-    the sum of their squares is at most `square`. If `TRIES` times it is not, all are
-    zero.
+    the sum of their squares is at most `square`. If `TRIES` times it is not, or if a
+    number has a square that is no integer of 32 bits, all are zero.
 
     Args:
-      values: numbers below 2^15.5 in size, float32.
+      values: numbers, float32.
       square: the bound.
     """
-    low = jnp.floor(values)
+    countable = jnp.all(jnp.abs(values) < ROOT)  # not of a NaN
+    low = jnp.floor(jnp.where(countable, values, 0))
     part, low = values - low, low.astype(jnp.int32)
 
     def again(state):
@@ -241,7 +243,7 @@ def rounded(key: Key, values: jax.Array, square: int) -> jax.Array:
     _, whole, fits = lax.while_loop(
         lambda state: ~state[2] & (state[0] < TRIES), again, start
     )
-    return jnp.where(fits, whole, 0)
+    return jnp.where(fits & countable, whole, 0)
 
 
 def _square_at_most(whole: jax.Array, square: int) -> jax.Array:

@@ -12,7 +12,7 @@ Formal guarantees, for each exchange of a cohort without repeated clients:
   the server's key, and is the same on all devices (`central`, `adaptive`);
 - the denominator is fixed: with a mean over the clients that took part, one client
   could change the weight of all others, and the sum by up to 2C;
-- a message that is not finite becomes zero, and is counted.
+- a message whose norm is not finite becomes zero, and is counted.
 
 A mechanism does not hide diagnostics, which the engine returns for the simulator alone.
 Noise has a tail (`tails`) and hides low bits. `gaussian` describes the remaining error
@@ -170,9 +170,9 @@ def adaptive(
     def encode(state, exchange, message, keys):
         del keys
         _only_exchange(exchange, "bound=adaptive")
-        message, rejected = clipping.reject(message)
-        short = (clipping.norm(message) <= state).astype(jnp.float32)
-        return Encoded((clipping.clip(state).apply(message), short - 0.5), rejected)
+        bounded, rejected = clipping.clip(state).apply(message)
+        short = (clipping.norm(message) <= state) | (rejected > 0)
+        return Encoded((bounded, short.astype(jnp.float32) - 0.5), rejected)
 
     def release(state, exchange, total, keys):
         total, count = total
@@ -231,8 +231,12 @@ def before_sketch(
     update_like = update_like if trees.is_length(like) else like
 
     def talk(update, memory, keys, round):
-        # A NaN stays one and reaches the message, where it is rejected and counted.
-        return inner.talk(bound.apply(update), memory, keys, round)
+        bounded, rejected = bound.apply(update)
+        # What is rejected reaches the message as NaN, where it is counted.
+        marked = jax.tree.map(
+            lambda leaf: jnp.where(rejected > 0, jnp.nan, leaf), bounded
+        )
+        return inner.talk(marked, memory, keys, round)
 
     def bounded(state, message):
         del state  # what was bounded is the update

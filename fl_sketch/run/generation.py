@@ -54,10 +54,7 @@ def generate(
         raise ValueError(msg + f"{trained.about['model']} with {lacks}.")
     validate.at_least_one(tokens=tokens)
     validate.in_range(0, HOTTEST, temperature=temperature)
-    if lacking := table.lacking(prompt):
-        msg = f"Expected a prompt of what the vocabulary has, got {lacking}."
-        raise ValueError(msg)
-    before, number = table.running(prompt), np.arange(trained.outputs[-1])
+    before, number = table.tokens(prompt), np.arange(trained.outputs[-1])
     text = _seen(table, before, trained.shape[0])
     allowed = ~np.isin(number, [*table.special]) & (number < table.size)
     options = table.begin, jax.random.key(seed), allowed, jnp.float32(temperature)

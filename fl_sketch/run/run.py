@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from fl_sketch.core import validate
 from fl_sketch.core.mappings import flat
-from fl_sketch.engine import multiprocess, progress_bar, resumable
+from fl_sketch.engine import multiprocess, progress_bar, resumable, sealing
 from fl_sketch.engine.loop import Watch
 from fl_sketch.engine.recorder import Recorder, Row
 from fl_sketch.engine.task import Task
@@ -114,7 +114,7 @@ def in_folder(
             if folder:
                 resumable.complete(folder, task, ended["rounds"])
             return ended
-        task = resumable.with_secret(folder, task)
+        task = sealing.with_secret(folder, task)
         if folder:
             folder.become_longer()
         views = client_views.Views(setup, folder)
@@ -133,7 +133,9 @@ def _train(
         progress = resumable.resumed(folder, task, told.say)
         if progress.done:
             told.say(f"resuming after round {progress.done}")
-        compiled = task.compile(task.roots(task.secret))
+        seal = sealing.roots_by_program(folder, task)
+        compiled = task.compile(task.roots(task.secret), seal)
+        resumable.restore(folder, task, progress)
         told.say(display.head(task))
         last = dict(folder.rows[-1]) if folder and folder.rows else {}
         views.resume(progress.done)

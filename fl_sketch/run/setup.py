@@ -253,7 +253,7 @@ class Setup:
             (1, *self.splits.train.inputs.shape[1:]), self.splits.train.inputs.dtype
         )
         params = self.loss(numbers).init(own, first)
-        params = params_io.placed(params, self.initial.value)
+        params = params_io.insert(params, self.initial.value)
         if not rows:
             on_host = self.bank == "host"
             rows = self.sampler.places if on_host else self.config.data.clients
@@ -261,7 +261,8 @@ class Setup:
 
     def play(self, numbers: Numbers) -> Play:
         """Returns how rounds are played, for these continuous keys."""
-        config = self.config
+        config = self.config  # a private program may not change with more rounds
+        last = loop.MOST if self.private else config.rounds
         one_round = engine.make_round(
             self.algorithm(numbers),
             parse.fetch_of(config.client),
@@ -274,7 +275,7 @@ class Setup:
             self.sampler,
             self.cohorts.weighted,
             chunk=self.chunk,
-            most=min(config.eval_every, config.rounds, loop.MOST),
+            most=min(config.eval_every, loop.MOST, last),
             bank=self.bank,
             steps=config.client.steps,
             batch=config.client.batch,

@@ -24,6 +24,7 @@ from fl_sketch.engine.recorder import Clock, Known
 from fl_sketch.engine.rounds import compile_rounds
 from fl_sketch.engine.task import Task
 from fl_sketch.models import huggingface
+from fl_sketch.privacy.guarantee import RANDOMNESS
 from fl_sketch.run.setup import Setup, prepare
 from fl_sketch.transforms import lora
 from fl_sketch.workdir import secrets
@@ -60,7 +61,7 @@ def of_setup(setup: Setup) -> Task:
     return described(
         setup,
         start=started,
-        compile=lambda roots: _compile(setup, state, roots),
+        compile=lambda roots, seal=None: _compile(setup, state, roots, seal),
         roots=roots,
         known=known_of(setup, clock_of(setup, lambda: roots(secret))),
         secret=secret,
@@ -112,7 +113,9 @@ def clock_of(setup: Setup, roots: Callable[[], Key | Roots]) -> Clock | None:
     Args:
       roots: returns the roots of the run.
     """
-    if setup.cohorts.clock is None:
+    # Rounds of a private run have cohorts that nothing may say anything of.
+    secret = setup.guarantee and setup.guarantee.randomness == RANDOMNESS["system"]
+    if setup.cohorts.clock is None or secret:
         return None
     of_rounds = jax.jit(jax.vmap(setup.cohorts.clock, in_axes=(None, 0)))
     known: list[float] = []
@@ -126,14 +129,14 @@ def clock_of(setup: Setup, roots: Callable[[], Key | Roots]) -> Clock | None:
     return clock
 
 
-def _compile(setup: Setup, state, roots: Key | Roots) -> Compiled:
+def _compile(setup: Setup, state, roots: Key | Roots, seal: Any) -> Compiled:
     """Returns the programs of a run with these roots."""
     begin = time.perf_counter()
     assert isinstance(roots, Roots)
     data = setup.data(setup.config.seed)
     play = setup.play(setup.numbers)
-    own, constants = {"state": state, "key": roots, "data": data}, setup.constants
-    advance, _ = compile_rounds(play, setup.mesh, constants=constants, **own)
+    own = {"state": state, "key": roots, "data": data, "seal": seal}
+    advance, _ = compile_rounds(play, setup.mesh, constants=setup.constants, **own)
     measured = measuring(setup, state)
     free_memory.give_back()
     return Compiled(advance, measured, time.perf_counter() - begin)
@@ -270,7 +273,7 @@ def _tokens(setup: Setup) -> dict[str, Any]:
         "length": shape[-1] if shape else data.length,
         "vocabulary": size,
         "vocabulary_file": data.vocabulary_file,
-        **({"tokenizer": tokenizer.described()} if tokenizer else {}),
+        **({"tokenizer": tokenizer.to_json()} if tokenizer else {}),
     }
 
 

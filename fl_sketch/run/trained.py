@@ -137,7 +137,8 @@ def _module(about: dict[str, Any], place: pathlib.Path) -> nn.Module:
     name, options = about["model"], about["options"]
     if pretrained.named(name):
         folder = pretrained.Folder(place, about["pretrained"]["config"])
-        return huggingface.module(folder, about["outputs"], **options)
+        known = {key: options[key] for key in build.PLAIN if key in options}
+        return huggingface.module(folder, about["outputs"], **known)
     vocabulary = about["inputs"].get("vocabulary", 0)
     return build.module_of(name, about["outputs"], about["size"], options, vocabulary)
 

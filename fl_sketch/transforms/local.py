@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fl_sketch import fast
 from fl_sketch.core import trees, validate
 from fl_sketch.core.keys import Purpose, apart
 from fl_sketch.core.protocols import Keys, Local, Server, Tree, Work
@@ -29,8 +28,7 @@ Optimizer = Callable[[Any], optax.GradientTransformation]  # of a rate
 def stepwise(loss: Loss, keys: Keys) -> Stepwise:
     """Returns a loss of (parameters, batch, number of the step), which draws its keys.
 
-    It is in its fast form. There is a key for each client, round and step, from the
-    client's `keys`.
+    There is a key for each client, round and step, from the client's `keys`.
 
     Raises:
       TypeError: in one line, for what is no loss, as soon as it is traced.
@@ -45,7 +43,7 @@ def stepwise(loss: Loss, keys: Keys) -> Stepwise:
         _require_one_float(value)
         return (value, *statistics) if statistics else value
 
-    return fast.form(value_of)
+    return value_of
 
 
 def _require_one_float(value: Any) -> None:
@@ -130,13 +128,12 @@ def full_gradient_steps(
     validate.at_least_one(steps=steps)
 
     def run(server, state, batches, keys):
-        start, value_of = server.params, stepwise(loss, keys)
+        batch, value_of = _first(batches), stepwise(loss, keys)
 
-        def on(batch, model, number):
-            return value_of(model, batch, number)
+        def on_first(model, step):
+            return value_of(model, batch, step)
 
-        on_first = fast.with_fixed(on, _first(batches), start, jnp.arange(steps)[0])
-        return _walked(on_first, tx, start, (jnp.arange(steps),), state)
+        return _walked(on_first, tx, server.params, (jnp.arange(steps),), state)
 
     return Local(run)
 

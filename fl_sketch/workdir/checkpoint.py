@@ -15,6 +15,7 @@ import numpy as np
 
 from fl_sketch.core import files
 from fl_sketch.core.trees import named_leaves
+from fl_sketch.core.untrusted_files import arrays_in
 
 KEEP = 2  # the newest, and the one before in case the newest is damaged; 0: all
 EXTRA, ROUND = "extra/", "round"  # names of what is not in the tree
@@ -139,7 +140,7 @@ def _require_own_round(path: pathlib.Path, saved_as: str, number: int) -> None:
 
 def array_of(path: pathlib.Path, name: str) -> np.ndarray:
     """Returns array `name` of the checkpoint at `path`."""
-    with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+    with open(path, "rb") as file, arrays_in(file, path) as arrays:
         return arrays[name]
 
 
@@ -148,8 +149,7 @@ def arrays_below(path: pathlib.Path, start: str) -> dict[str, np.ndarray]:
 
     They are called by the rest of their names, which are sorted.
     """
-    # Opened here, since numpy leaves a damaged file open.
-    with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+    with open(path, "rb") as file, arrays_in(file, path) as arrays:
         names = sorted(name for name in arrays if name.startswith(start))
         return {
             name.removeprefix(start).partition(TYPE)[0]: _typed(name, arrays[name])
@@ -172,7 +172,7 @@ def write(
 
 def read(file: BinaryIO, like: Any) -> tuple[Any, dict[str, np.ndarray]]:
     """Returns the tree in an open `file`, shaped as `like` is, and its extra arrays."""
-    with np.load(file, allow_pickle=False) as arrays:
+    with arrays_in(file, getattr(file, "name", "a checkpoint")) as arrays:
         leaves = [
             _leaf(name, arrays[_name(name, leaf)], leaf)
             for name, leaf in named_leaves(like)

@@ -149,17 +149,17 @@ def _json(path: pathlib.Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _appearing(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yields a folder that is renamed to `folder` when all went well."""
+    """Yields a folder that is renamed to `folder` when all went well.
+
+    Of several that write to it at once, one comes first, and the others raise.
+    """
     files.writable_folder(folder.parent, "out")
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of a release that was killed
+    partial = folder.with_name(f".{folder.name}.{os.urandom(4).hex()}.partial")
     try:
         partial.mkdir()
         yield partial
         files.flush(partial)
-        if folder.is_dir():
-            folder.rmdir()
-        partial.rename(folder)
+        partial.rename(folder)  # which may be there, if it is empty
         files.flush(folder.parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from fl_sketch.core import plugins, pretrained
 from fl_sketch.models.losses import KINDS
-from fl_sketch.models.params_io import BY_CLASS, Arrays
+from fl_sketch.models.params_io import Arrays
 from fl_sketch.workdir import weights
 
 ONE = {"classes": "class", "labels": "label", "numbers": "number"}
@@ -49,7 +49,7 @@ def public(
             msg = "Expected a vocabulary that does not depend on private data, got one "
             raise ValueError(msg + "found in the private training texts.")
         found["inputs"] = inputs
-    return found | weights.arrays_of(found["model"], params)
+    return found | weights.arrays_of(params)
 
 
 def facts(about: Mapping[str, Any], params: Arrays) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def facts(about: Mapping[str, Any], params: Arrays) -> dict[str, Any]:
         "own": own,
         "float32": all(leaf.dtype == "float32" for leaf in params.values()),
         "layers": [] if own else _layers(about["model"], params),
-        "by_class": about["model"] in BY_CLASS,
+        "by_class": about["model"] == "logistic",
         "scaled": "mean" in about.get("inputs", {}),
         "prompt": _prompt(about),
         "data": _last(about["dataset"]),

@@ -61,8 +61,8 @@ class Score(NamedTuple):
 def score_of(row: Iterable[str], parts: Iterable[str] = REPORTED) -> Score:
     """Returns the first metric of a row, on the first part that was measured.
 
-    >>> score_of(["round", "test_loss", "test_mae", "test_r2"]).title
-    'test mae'
+    >>> score_of(["round", "test_loss", "test_rmse"]).title
+    'test rmse'
 
     Raises:
       ValueError: if the row has no metric of these parts.
@@ -86,8 +86,8 @@ def is_column(name: Any) -> bool:
 def measured(row: Mapping[str, Any]) -> dict[str, float]:
     """Returns the numbers of a `row` on data that belong to no client.
 
-    >>> measured({"round": 3, "test_auc": None})
-    {'test_auc': nan}
+    >>> measured({"round": 3, "test_rmse": None})
+    {'test_rmse': nan}
     """
     return {name: _number(row[name]) for name in row if name.startswith(MEASURED)}
 

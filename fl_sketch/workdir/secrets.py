@@ -4,9 +4,13 @@ It is from the operating system, and no result, config or summary contains it. W
 run can be resumed, it is in one file of mode 0600, since a released round must be the
 same if it is repeated. The file is deleted when the run ends. A simulation derives it
 from the config instead.
+
+The same noise on two sums would cancel in their difference. So the file also knows the
+program of the run's rounds, and what is drawn is a function of secret and program.
 """
 
 import hashlib
+import hmac
 import json
 import os
 import pathlib
@@ -26,7 +30,6 @@ DECIDING = {"compute.dtype": "float32", "compute.model_devices": 1}
 ADDED = {  # keys that older configs did not have, and their defaults
     "client.trains": "all",
     "data.partition_seed": -1,
-    "model.pool": "mean",
     "privacy.bits": 0,
     "privacy.granularity": 0.0,
 }
@@ -46,6 +49,20 @@ class Secret:
     def reveal(self) -> bytes:
         """Returns the bytes."""
         return self._raw
+
+    def sealed(self, program: str) -> "Secret":
+        """Returns the secret of the rounds that a program with this digest plays."""
+        return Secret(self._digest(b"fl_sketch: rounds of " + program.encode()))
+
+    def name_of(self, program: str) -> bytes:
+        """Returns 32 bytes by which a program is known, to those who have the secret.
+
+        A digest alone would confirm guesses about data in the program's constants.
+        """
+        return self._digest(b"fl_sketch: name of " + program.encode())
+
+    def _digest(self, message: bytes) -> bytes:
+        return hmac.digest(self._raw, message, "sha256")
 
     @property
     def check(self) -> str:
@@ -106,15 +123,42 @@ def kept(folder: pathlib.Path) -> Secret | None:
         )
         raise ValueError(msg)
     raw = path.read_bytes()
-    if len(raw) != chacha.KEY_BYTES:
+    if len(raw) not in (chacha.KEY_BYTES, 2 * chacha.KEY_BYTES):
         msg = f"Expected {path} to hold {chacha.KEY_BYTES} bytes, got {len(raw)}."
         raise ValueError(msg)
-    return Secret(raw)
+    return Secret(raw[: chacha.KEY_BYTES])
 
 
 def keep(folder: pathlib.Path, secret: Secret) -> None:
     """Writes `secret` to a new file in `folder`, for its owner alone, and to disk."""
     files.write_private(folder / FILE, secret.reveal(), partial=folder / PARTIAL)
+
+
+def keep_program(
+    folder: pathlib.Path, secret: Secret, program: str, *, counted: bool
+) -> None:
+    """Writes beside the `secret` in `folder` which program its rounds have.
+
+    Args:
+      program: the digest of it.
+      counted: whether a round of the run was counted.
+
+    Raises:
+      ValueError: if rounds were counted, for another program than theirs, or if none
+        is known.
+    """
+    before = (folder / FILE).read_bytes()[chacha.KEY_BYTES :]
+    if not counted:
+        whole = secret.reveal() + secret.name_of(program)
+        files.write_private(folder / FILE, whole, partial=folder / PARTIAL)
+    elif not hmac.compare_digest(before, secret.name_of(program)):
+        msg = (
+            f"Expected rounds of the same program as before in workdir={folder}, got "
+            "another one (another loss, rate, bound or server, another version, "
+            "setting or device, or a callback to the host, which cannot be compared): "
+            "its sums may not have the same noise. Use another workdir."
+        )
+        raise ValueError(msg)
 
 
 def forget(folder: pathlib.Path) -> None:

@@ -14,7 +14,6 @@ from fl_sketch.core import files, validate
 from fl_sketch.core.protocols import Tree
 from fl_sketch.models import params_io
 from fl_sketch.models.params_io import BARE, FORMS, Arrays, load, tree_of
-from fl_sketch.models.registry import MODELS
 from fl_sketch.transforms import lora
 from fl_sketch.workdir import checkpoint, origin
 from fl_sketch.workdir.origin import SIDECAR, TRAINED_ON
@@ -171,17 +170,10 @@ def write_model(folder: pathlib.Path, number: int, about: Mapping[str, Any]) -> 
         raise ValueError(" ".join(msg.split())) from None
     arrays = whole(folder, arrays)
     save(folder / FILE, arrays, about[TRAINED_ON])
-    texts = {**about, "round": number, **arrays_of(about.get("model", ""), arrays)}
+    texts = {**about, "round": number, **arrays_of(arrays)}
     files.write_text(folder / SIDECAR, json.dumps(texts, indent=2) + "\n")
 
 
-def arrays_of(model: str, arrays: Arrays) -> dict[str, Any]:
-    """Returns the shapes of a model's arrays; of the project's own also what axes are.
-
-    Args:
-      model: the name of the model.
-    """
-    shapes = {name: list(array.shape) for name, array in arrays.items()}
-    known = model in MODELS
-    axes = {"axes": params_io.axes_of(model, shapes)} if known else {}
-    return {"arrays": shapes, **axes}
+def arrays_of(arrays: Arrays) -> dict[str, Any]:
+    """Returns what params.json says of a model's arrays: their shapes."""
+    return {"arrays": {name: list(array.shape) for name, array in arrays.items()}}

@@ -170,7 +170,7 @@ def clipped_after_the_sum():
         return Encoded(message, jnp.float32(0))
 
     def release(state, exchange, total, keys):
-        return right.release(state, exchange, CLIP.apply(total), keys)
+        return right.release(state, exchange, CLIP.apply(total)[0], keys)
 
     return right._replace(encode=bound, release=release)
 

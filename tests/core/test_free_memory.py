@@ -14,16 +14,24 @@ def test_the_memory_of_this_host_is_a_number():
     assert 1e8 < free_memory.of_host() < 1e14
 
 
-def test_the_least_limit_counts(monkeypatch, tmp_path):
-    (tmp_path / "limit").write_text("5000\n")
+def test_what_is_free_is_the_least_that_a_container_and_the_system_leave(
+    monkeypatch, tmp_path
+):
+    """Of a container's limit, without what it uses, apart from files it could drop."""
+    (tmp_path / "limit").write_text("7000\n")
+    (tmp_path / "used").write_text("2500\n")
     (tmp_path / "none").write_text("max\n")
+    (tmp_path / "memory.stat").write_text("anon 2000\ninactive_file 500\n")
     (tmp_path / "info").write_text("MemTotal: 9 kB\nMemAvailable: 4 kB\n")
-    monkeypatch.setattr(free_memory, "LIMITS", [tmp_path / "limit", tmp_path / "none"])
+    limits = [(tmp_path, "limit", "used"), (tmp_path, "none", "used")]
+    monkeypatch.setattr(free_memory, "LIMITS", limits)
     monkeypatch.setattr(free_memory, "MEMINFO", tmp_path / "info")
     assert free_memory.of_host() == 4096
     monkeypatch.setattr(free_memory, "MEMINFO", tmp_path / "missing")
     assert free_memory.of_host() == 5000
-    monkeypatch.setattr(free_memory, "LIMITS", [tmp_path / "none"])
+    (tmp_path / "used").write_text("9000\n")
+    assert free_memory.of_host() == 0
+    monkeypatch.setattr(free_memory, "LIMITS", limits[1:])
     assert free_memory.of_host() == math.inf
 
 

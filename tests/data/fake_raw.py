@@ -1,13 +1,11 @@
-"""A folder of raw files like the real ones, with a few examples each."""
+"""A folder of raw files like the public ones, with a few examples each."""
 
 import gzip
-import hashlib
 import io
 import itertools
-import zipfile
+import tarfile
 
 import numpy as np
-from PIL import Image
 
 TRAIN, TEST = 30, 10
 SPEECHES = [("First Citizen", 11), ("ROMEO", 5), ("JULIET", 1)]
@@ -18,15 +16,24 @@ def idx(array):
     return gzip.compress(head + array.tobytes())
 
 
-def webp(images):
+def tarred(members):
+    """Returns a tar.gz archive of contents by name."""
     file = io.BytesIO()
-    strip = images.reshape(-1, *images.shape[2:])
-    Image.fromarray(strip).save(file, "webp", lossless=True)
+    with tarfile.open(fileobj=file, mode="w:gz") as archive:
+        for name, content in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
     return file.getvalue()
 
 
+def records(images, labels):
+    planes = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
+    return np.concatenate([labels[:, None], planes], axis=1).tobytes()
+
+
 def write(folder):
-    """Writes the folder and its checksums; returns images and labels by name."""
+    """Writes the folder; returns images and labels by name."""
     random, truth = np.random.default_rng(0), {}
 
     def images(name, split, shape):
@@ -44,12 +51,11 @@ def write(folder):
         stem = {"train": "train", "test": "t10k"}[split]
         put(f"{name}/{stem}-images-idx3-ubyte.gz", idx(pixels[..., 0]))
         put(f"{name}/{stem}-labels-idx1-ubyte.gz", idx(labels))
-    with zipfile.ZipFile(folder / "cifar10_webp.zip", "w") as archive:
-        for split in ("train", "test"):
-            pixels, labels = images("cifar10", split, (32, 32, 3))
-            for number, part in enumerate(np.array_split(pixels, 3)):
-                archive.writestr(f"{split}_{number:03}.webp", webp(part))
-            archive.writestr(f"{split}_labels.u8", labels.tobytes())
+    train, test = (images("cifar10", split, (32, 32, 3)) for split in ("train", "test"))
+    first, second = ([array[i : i + 20] for array in train] for i in (0, 20))
+    batches = {"data_batch_2": second, "test_batch": test, "data_batch_1": first}
+    members = {f"{name}.bin": records(*batch) for name, batch in batches.items()}
+    put("cifar-10-binary.tar.gz", tarred({"batches.meta.txt": b"", **members}))
     for split in ("train", "test"):
         lines = [f"{n % 2}\tsentence {n} of {split} , à la crème" for n in range(TEST)]
         put(f"sst2/{split}.tsv", "\n".join(["label\tcontent", *lines, ""]).encode())
@@ -61,15 +67,4 @@ def write(folder):
         if n < count
     ]
     put("shakespeare/input.txt", ("\n\n".join(speeches) + "\n").encode())
-    sign(folder)
     return truth
-
-
-def sign(folder):
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    lines = [
-        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  ./{path.relative_to(folder)}"
-        for path in files
-        if path.name != "SHA256SUMS"
-    ]
-    (folder / "SHA256SUMS").write_text("\n".join(lines) + "\n")

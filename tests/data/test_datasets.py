@@ -1,19 +1,11 @@
 """Data sets by name, and the hook that makes pixels into floats on the device."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from fl_sketch.data import datasets, raw
-from fl_sketch.data.examples import (
-    Examples,
-    Splits,
-    digests,
-    from_parts,
-    with_classes,
-)
+from fl_sketch.data import datasets
+from fl_sketch.data.examples import Examples, Splits, digests, from_parts, with_classes
 from tests.refusals import refused
 
 pytestmark = pytest.mark.fast
@@ -26,28 +18,14 @@ def test_digits_are_the_same_split_each_time():
     assert train.inputs.dtype == np.float32 and train.targets.dtype == np.int32
     assert train.inputs.min() == 0 and train.inputs.max() == 1
     assert train.targets[:5].tolist() == [6, 6, 6, 2, 5]
-    for part in (train, test):
-        assert np.bincount(part.targets).min() > 0.07 * len(part.targets)
     rows = np.concatenate([train.inputs, test.inputs]).reshape(1797, 64)
     assert len(np.unique(rows, axis=0)) == 1797  # the parts share no image
 
 
-@pytest.mark.parametrize("name", ["mnits", "", "no/such:1.0.0"])
-def test_unknown_names_get_one_line(name, tmp_path, monkeypatch):
-    monkeypatch.delenv(raw.VARIABLE, raising=False)
-    with pytest.raises(FileNotFoundError, match="mnist, fashion") as caught:
-        datasets.load(name, cache_dir=tmp_path)
-    line = str(caught.value)
-    assert "\n" not in line and repr(name) in line and str(tmp_path) in line
-    assert ("mean 'mnist'" in line) == (name == "mnits")
-
-
-def test_normalise_keeps_bytes_exact_under_jit():
-    pixels = jnp.arange(256, dtype=jnp.uint8)
-    floats = jax.jit(datasets.normalise)(pixels)
-    assert floats.dtype == jnp.float32
-    np.testing.assert_array_equal(np.rint(np.asarray(floats) * 255), np.arange(256))
-    np.testing.assert_array_equal(datasets.normalise(floats), floats)
+@pytest.mark.parametrize("name", ["mnits", "", "synthetic", "synthetic/0"])
+def test_unknown_names_get_one_line(name):
+    with refused(f"got {name!r}", error=(FileNotFoundError, ValueError)):
+        datasets.load(name)
 
 
 def test_synthetic_labels_can_be_learnt_but_not_without_error():
@@ -62,15 +40,8 @@ def test_the_synthetic_test_set_is_the_same_for_every_number():
     few, many = (datasets.load(f"synthetic/{n}") for n in (10, 300_000))
     for array, same in zip(few.test, many.test, strict=True):
         np.testing.assert_array_equal(array, same)
-    assert len(many.train.targets) == 300_000
     # Written down once: with any other numbers it is another data set.
     assert many.train.targets[-8:].tolist() == [8, 1, 7, 6, 2, 1, 5, 8]
-
-
-@pytest.mark.parametrize("name", ["synthetic", "synthetic/0", "synthetic/9999999999"])
-def test_a_wrong_number_of_examples_is_one_line(name):
-    with refused(match=f"got '{name}'"):
-        datasets.load(name)
 
 
 def test_declared_classes_are_not_learnt_and_nothing_else_is_forgotten():
@@ -81,10 +52,10 @@ def test_declared_classes_are_not_learnt_and_nothing_else_is_forgotten():
     declared = with_classes(marked, 6)
     assert declared.classes == 6 and declared.learnt == (("vocabulary", "x"),)
     assert with_classes(marked, 0) is marked
-    with pytest.raises(ValueError, match="classes >= 4"):
+    with refused("classes >= 4"):
         with_classes(found, 3)
     numbers = Examples(np.zeros((3, 2)), np.zeros((3, 2), np.float32))
-    with pytest.raises(ValueError, match="classes=2"):
+    with refused("classes=2"):
         with_classes(Splits("numbers", numbers, numbers, 2), 3)
 
 
@@ -98,4 +69,3 @@ def test_digests_are_of_every_array_its_type_shape_and_numbers():
     for other in (inputs.T, inputs.view(np.int32), inputs.reshape(8), inputs + 1):
         changed = digests(splits._replace(train=part._replace(inputs=other)))
         assert {n for n in found if found[n] != changed[n]} == {"train_inputs"}
-    assert digests(splits._replace(owners=None)) == {n: found[n] for n in names}

@@ -15,7 +15,7 @@ IMAGES = jnp.asarray(BYTES[:40] / 255, jnp.float32)
 
 
 def test_it_is_the_mean_and_deviation_of_each_channel():
-    found = inputs.measured(BYTES)
+    found = inputs.scaling_of(BYTES)
     np.testing.assert_allclose(found.mean, (BYTES / 255).mean((0, 1, 2)), rtol=1e-12)
     expected = (BYTES / 255).std((0, 1, 2))
     np.testing.assert_allclose(found.deviation, expected, rtol=1e-12)
@@ -26,17 +26,15 @@ def test_it_is_the_mean_and_deviation_of_each_channel():
 
 def test_a_large_mean_takes_no_digits_and_a_constant_is_not_divided_by_zero():
     rows = np.stack([1e6 + np.arange(9.0), np.full(9, 7.0)], 1).astype(np.float32)
-    found = inputs.measured(rows)
+    found = inputs.scaling_of(rows)
     np.testing.assert_allclose(found.deviation, [np.arange(9).std(), 1], rtol=1e-9)
     np.testing.assert_allclose(found.mean, [1e6 + 4, 7], rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "1", "a/b", "1,2/3", "1/0", "1/-1", "nan/1", "1/2/3"]
-)
+@pytest.mark.parametrize("text", ["", "1,2/3", "1/0", "nan/1"])
 def test_a_text_that_is_no_scaling_gets_one_line(text):
     with pytest.raises(ValueError, match="standardise to be none, train, or means"):
-        inputs.given(text)
+        inputs.parsed_scaling(text)
 
 
 def test_a_flip_mirrors_about_half_of_the_images_and_leaves_the_rest():
@@ -65,13 +63,8 @@ def test_a_crop_shows_a_window_of_the_image_with_zeros_around():
 
 
 def test_images_vary_before_they_are_scaled():
-    scaling = inputs.given("0.5/0.25")
+    scaling = inputs.parsed_scaling("0.5/0.25")
     made = inputs.varied(KEY, jnp.asarray(BYTES[:40]), scaling, inputs.crop)
     plain = inputs.scaled(inputs.crop(KEY, IMAGES), scaling)
     np.testing.assert_allclose(made, plain, atol=1e-6)
     assert made.min() == -2  # black, not the mean
-
-
-def test_a_wrong_name_gets_one_line():
-    with pytest.raises(ValueError, match="augment.*mean 'flip'"):
-        inputs.augmentation("flop")

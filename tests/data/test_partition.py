@@ -59,13 +59,7 @@ def test_every_example_has_one_owner_and_every_client_an_example(rule, populatio
     assert len(shares.indices) == examples
 
 
-@every_rule
-def test_another_seed_deals_otherwise(rule):
-    one, two = (RULES[rule](LABELS, 30, seed).indices for seed in (3, 4))
-    assert np.any(one != two)
-
-
-@pytest.mark.parametrize("alpha", [1e-300, 1e-20, 1e-6, 0.01, 1.0, 1e6, 1e300])
+@pytest.mark.parametrize("alpha", [1e-300, 1e-6, 1.0, 1e300])
 def test_dirichlet_takes_any_alpha_and_more_clients_than_examples_of_a_class(alpha):
     labels = np.repeat([0, 1, 2], [3, 497, 500])
     for clients in (1, 2, 600, 1000):
@@ -100,40 +94,6 @@ def test_dirichlet_shares_have_the_variance_of_the_distribution():
     np.testing.assert_allclose(parts.var(axis=0), variance, rtol=0.15)
 
 
-@pytest.mark.parametrize(
-    ("rich", "clients", "left"),
-    [
-        ([50, 40, 4], 12, [41, 40, 4]),  # the richest alone has enough
-        ([50, 40, 4], 33, [30, 30, 4]),  # two give until they are as many
-        ([50, 50, 3], 12, [46, 45, 3]),
-        ([9, 2, 1], 12, [1, 1, 1]),  # all give all that they can
-    ],
-)
-def test_clients_without_examples_get_those_of_the_richest(rich, clients, left):
-    labels = np.repeat(np.arange(3), rich)
-    seeds = (n for n in range(99) if len(owners_of_classes(labels, clients, n)) == 3)
-    shares = partition.dirichlet(labels, clients, alpha=1e-300, seed=next(seeds))
-    sizes = sorted(shares.sizes.tolist(), reverse=True)
-    assert sizes == sorted([*left, *[1] * (clients - 3)], reverse=True)
-    check(shares, sum(rich), clients)
-
-
-def owners_of_classes(labels, clients, seed):
-    """Returns the clients that most examples of some class belong to."""
-    shares = partition.dirichlet(labels, clients, alpha=1e-300, seed=seed)
-    owners = np.empty(len(labels), int)
-    owners[shares.indices] = np.repeat(np.arange(clients), shares.sizes)
-    return {int(np.bincount(owners[labels == label]).argmax()) for label in range(3)}
-
-
-def test_mixtures_are_of_one_size_and_of_few_classes_for_small_alpha():
-    labels = np.repeat(np.arange(10), 600)
-    shares = {a: partition.mixtures(labels, 100, a, seed=0) for a in (1e-6, 0.1, 1e6)}
-    assert {size for one in shares.values() for size in one.sizes} == {60}
-    few, some, all_ = (classes_held(one, labels) for one in shares.values())
-    assert few < 1.5 < some < 6 < 9.5 < all_
-
-
 def test_classes_of_a_mixture_have_the_variance_of_the_distribution():
     # The first tenth of the clients, before any class is used up.
     labels, clients, alpha = np.repeat(np.arange(4), 25_000), 1000, 0.7
@@ -163,18 +123,6 @@ def test_clients_hold_exactly_their_number_of_classes(classes, clients):
     times = np.bincount([label for own in held for label in own], minlength=10)
     assert np.ptp(times) <= classes
     assert len(shares.indices) == 6000
-
-
-def test_pairs_of_classes_vary():
-    shares = partition.classes_per_client(LABELS, 200, 2, seed=0)
-    pairs = {tuple(np.unique(LABELS[shares.of(k)])) for k in range(200)}
-    assert len(pairs) > 35  # of 45
-
-
-def test_classes_without_holder_belong_to_nobody():
-    shares = partition.classes_per_client(LABELS, 3, 2, seed=0)
-    check(shares, 6000, 3)
-    assert len(np.unique(LABELS[shares.indices])) == 6
 
 
 def test_natural_ids_keep_their_examples_together_and_in_order():
@@ -218,45 +166,19 @@ def test_clients_hold_back_and_train_on_at_least_one_example(share):
         assert sorted(parts) == shares.of(client).tolist()
 
 
-def test_another_seed_holds_others_back():
-    shares = partition.iid(200, 4, seed=0)
-    one, two = (held_out(shares, 0.3, seed=seed)[1].indices for seed in (0, 1))
-    assert len(one) == len(two) and set(one) != set(two)
-
-
 BAD = {
     "clients <= 5.*clients=6": lambda p: p.iid(5, 6, seed=0),
-    "clients=0": lambda p: p.iid(5, 0, seed=0),
-    "clients=2.0": lambda p: p.iid(5, 2.0, seed=0),
-    "seed=-1": lambda p: p.iid(5, 2, seed=-1),
-    "seed=0.5": lambda p: p.iid(5, 2, seed=0.5),
-    "seed=True": lambda p: p.iid(5, 2, seed=True),
     "sum 6": lambda p: p.iid(5, 2, sizes=[3, 3], seed=0),
-    "least 0": lambda p: p.iid(5, 2, sizes=[3, 0], seed=0),
-    "sizes .*got 1": lambda p: p.iid(5, 2, sizes=[3], seed=0),
-    "sizes .*float64": lambda p: p.iid(5, 2, sizes=[1.5, 2], seed=0),
     "= 7000": lambda p: p.label_shards(LABELS, 1000, 7, seed=0),
-    "per_client=0": lambda p: p.label_shards(LABELS, 3, 0, seed=0),
-    "per_client=1.5": lambda p: p.label_shards(LABELS, 3, 1.5, seed=0),
-    r"labels .*\(1, 1\)": lambda p: p.label_shards([[1]], 1, 1, seed=0),
-    r"labels .*\(0,\)": lambda p: p.label_shards([], 1, 1, seed=0),
     "labels .*float64": lambda p: p.label_shards([0.5], 1, 1, seed=0),
     "<= 10.*classes=11": lambda p: p.classes_per_client(LABELS, 5, 11, seed=0),
     "1 of class 7 for 3": lambda p: p.classes_per_client([4, 4, 7], 3, 2, seed=0),
     "alpha=0": lambda p: p.dirichlet(LABELS, 9, alpha=0, seed=0),
-    "alpha=-1": lambda p: p.mixtures(LABELS, 9, alpha=-1, seed=0),
-    "alpha=nan": lambda p: p.dirichlet(LABELS, 9, alpha=np.nan, seed=0),
-    "alpha=inf": lambda p: p.dirichlet(LABELS, 9, alpha=np.inf, seed=0),
-    "alpha='1'": lambda p: p.dirichlet(LABELS, 9, alpha="1", seed=0),
-    "clients=3": lambda p: p.dirichlet([1, 2], 3, alpha=1.0, seed=0),
-    "ids .*float64": lambda p: p.natural([0.5]),
-    r"ids .*\(0,\)": lambda p: p.natural([]),
     "exponent=-1": lambda p: p.power_law_sizes(5, 2, exponent=-1, seed=0),
-    "examples.*clients=6": lambda p: p.power_law_sizes(5, 6, exponent=1, seed=0),
 }
 
 
 @pytest.mark.parametrize("words", BAD)
-def test_bad_input_gets_one_line(words):
-    with refused(match=words, error=(TypeError, ValueError)):
+def test_what_cannot_be_split_gets_one_line(words):
+    with refused(match=words):
         BAD[words](partition)

@@ -47,21 +47,6 @@ def test_gathered_batches_are_those_of_a_resident_set(
     assert shapes == [(4 // devices, 3, 4, 5, 5, 1)] * devices
 
 
-def test_nothing_on_the_host_is_copied(examples):
-    host = streamed.on_host(examples, SHARES)
-    assert np.shares_memory(host.examples.inputs, examples.inputs)
-    assert np.shares_memory(host.indices, SHARES.indices)
-
-
-def test_what_cannot_be_drawn_from_is_refused():
-    texts = Examples(np.array(["to", "be"], object), np.arange(2))
-    with pytest.raises(TypeError, match="strings"):
-        streamed.on_host(texts, partition.iid(2, 2, seed=0))
-    few = Examples(np.zeros((9, 1)), np.arange(9))
-    with pytest.raises(ValueError, match="index 9"):
-        streamed.on_host(few, partition.iid(10, 2, seed=0))
-
-
 def test_only_fresh_batches_are_streamed(monkeypatch):
     arguments = np.zeros((9, 1)), mesh_of(2, "clients"), "subsets"
     with refused("data='streamed'", "subsets"):

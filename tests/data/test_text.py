@@ -1,8 +1,11 @@
-"""Texts become tokens: by the training text's own vocabulary, and nothing else."""
+"""Texts become tokens by a vocabulary of words or characters, and tokens texts."""
+
+import json
 
 import numpy as np
 import pytest
 
+from fl_sketch.core.tokens import PAD, START, UNKNOWN
 from fl_sketch.data import text, tokenizer
 from fl_sketch.data.examples import Examples, Splits
 from tests.refusals import refused
@@ -62,7 +65,7 @@ def test_every_character_is_predicted_once_from_what_its_speaker_said_before():
     assert found.train.inputs.tolist() == [[2, a, b, c], [2, a, b, 0], [2, x, y, 0]]
     assert found.owners.tolist() == [0, 0, 1]
     assert found.classes == 9
-    assert found.test.targets.tolist() == [[c, tokenizer.UNKNOWN, 0, 0], [y, 0, 0, 0]]
+    assert found.test.targets.tolist() == [[c, UNKNOWN, 0, 0], [y, 0, 0, 0]]
 
 
 def test_a_vocabulary_that_was_made_of_texts_says_so():
@@ -112,49 +115,52 @@ def test_a_vocabulary_of_a_file_is_the_files_whatever_the_texts(tmp_path):
     assert again.test.inputs.tolist() == [[2, 3, 0, 0]]
 
 
-def test_characters_are_always_the_same():
-    found = text.encoded(SENTENCES, length=6, most=99, vocabulary_file="characters")
-    assert found.learnt == ()
-    characters = [3 + tokenizer.ALPHABET.index(c) for c in "a goo"]
-    assert found.train.inputs[0].tolist() == [2, *characters]
-    play = text.encoded(PLAY, length=4, most=10, vocabulary_file="characters")
-    assert play.learnt == () and play.classes == 99
-
-
-@pytest.mark.parametrize("token", [-1, 8])
-def test_tokens_without_an_embedding_are_refused(token):
-    few, more = (
-        Examples(np.int32([[3, last]]), np.zeros(1, np.int32)) for last in (7, token)
-    )
-    own = Splits("own", few, few, 2)
-    assert text.encoded(own, length=2, most=8) is own
-    with refused("vocabulary=8", f"{min(3, token)} to {max(7, token)}"):
-        text.encoded(own._replace(test=more), length=2, most=8)
-
-
 @pytest.mark.parametrize(
-    ("splits_", "file", "options", "words"),
+    ("file", "options", "words"),
     [
-        (SENTENCES, "", {"length": 0}, "length=0"),
-        (SENTENCES, "", {"most": 0}, "vocabulary=0"),
-        (SENTENCES, "", {"most": 99}, "vocabulary <= 9.*got vocabulary=99"),
-        (SENTENCES, "", {"most": 3}, "vocabulary >= 4.*got vocabulary=3"),
-        (SENTENCES, "characters", {}, "vocabulary >= 99.*got vocabulary=6"),
-        (PLAY, "words", {}, "characters.*vocabulary_file='words'"),
-        (SENTENCES, "none", {}, "vocabulary_file=none"),
-        (SENTENCES, b"good\ngood\n", {}, "each once"),
-        (SENTENCES, b"good\n\nbad\n", {}, "each once"),
-        (SENTENCES, b"", {}, "each once"),
-        (SENTENCES, b"good\nBad\n", {}, "lower case .*'Bad'"),
-        (SENTENCES, b"\xff\n", {}, "UTF-8"),
-        (SENTENCES, b"a\nb\nc\nd\n", {}, "vocabulary >= 7"),
+        ("", {"length": 0}, "length=0"),
+        ("", {"most": 99}, "vocabulary <= 9.*got vocabulary=99"),
+        ("characters", {}, "vocabulary >= 99.*got vocabulary=6"),
+        ("none", {}, "vocabulary_file=none"),
+        (b"good\ngood\n", {}, "each once"),
     ],
-    ids=range(13),
+    ids=range(5),
 )
-def test_impossible_vocabularies_are_refused(splits_, file, options, words, tmp_path):
+def test_impossible_vocabularies_are_refused(file, options, words, tmp_path):
     if isinstance(file, bytes):
         (tmp_path / "words").write_bytes(file)
         file = str(tmp_path / "words")
     options = {"length": 6, "most": 6} | options
     with refused(match=words, error=(ValueError, FileNotFoundError)):
-        text.encoded(splits_, vocabulary_file=file, **options)
+        text.encoded(SENTENCES, vocabulary_file=file, **options)
+
+
+WORDS = tokenizer.Table("words", ("a", "film", "good"), found=True)
+CHARACTERS = tokenizer.Table("characters", tokenizer.ALPHABET)
+
+
+@pytest.mark.parametrize("said", ["", "To be,\n or  not", " a "])
+def test_characters_come_back(said):
+    (row,) = CHARACTERS.encode([said], len(said) + 3)
+    assert row[0] == START and row[-2:].tolist() == [PAD, PAD]
+    assert CHARACTERS.decode(row) == said
+    np.testing.assert_array_equal(CHARACTERS.tokens(said), row[1:-2])
+
+
+def test_words_come_back_without_capitals_and_unknown_ones_as_a_mark():
+    (row,) = WORDS.encode(["A  good dull FILM"], 9)
+    assert row.tolist() == [START, 3, 5, UNKNOWN, 4, PAD, PAD, PAD, PAD]
+    assert WORDS.decode(row) == f"a good {tokenizer.UNREADABLE} film"
+    assert WORDS.tokens("a dull film").tolist() == [3, UNKNOWN, 4]
+
+
+def test_characters_that_no_model_was_trained_on_are_refused():
+    with refused("['à', 'é']"):
+        CHARACTERS.tokens("né, à")
+
+
+@pytest.mark.parametrize("table", [CHARACTERS, WORDS])
+def test_a_table_is_made_again_from_json(table):
+    assert tokenizer.of(json.loads(json.dumps(table.to_json()))) == table
+    with pytest.raises((KeyError, TypeError)):
+        tokenizer.of(table.to_json() | {"units": [1, 2]})

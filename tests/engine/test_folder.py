@@ -1,16 +1,25 @@
 """`engine.simulate(workdir=...)` goes on to the bit, and counts what it spends."""
 
 import json
+import shutil
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 from fl_sketch import algorithms, data, engine, sketch
 from fl_sketch.core import files
 from fl_sketch.models import params_io
 from fl_sketch.privacy import clipping, mechanism
-from fl_sketch.workdir import checkpoint, config_file, odometer, secrets, weights
+from fl_sketch.workdir import (
+    checkpoint,
+    config_file,
+    identity,
+    odometer,
+    secrets,
+    weights,
+)
 from tests.engine.regression import (
     CLIENTS,
     EF21,
@@ -19,6 +28,7 @@ from tests.engine.regression import (
     OFTEN,
     OWNERS,
     PARAMS,
+    POISSON,
     PRIVATE,
     SAFL,
     TARGETS,
@@ -205,14 +215,125 @@ def test_another_private_call_is_refused_in_one_line(noisy, what):
     refused(noisy, words, **NOISY | change | key)
 
 
-def test_a_bound_that_changed_is_refused_in_one_line(noisy):
-    guard = mechanism.central(
-        clipping.clip(2.0),
-        noise_multiplier=PRIVATE.mechanism.noise_multiplier,
-        denominator=PRIVATE.mechanism.denominator,
+def edited(bound=None, loss=loss, client_rate=0.05, server=0.05):
+    """Returns the private algorithm after an edit of its script."""
+    algorithm = algorithms.safl(
+        loss,
+        sketch=sketch.count_sketch(2),
+        client_rate=client_rate,
+        server=optax.adam(server),
     )
-    change = {"algorithm": PRIVATE._replace(mechanism=guard)}
-    refused(noisy, "another loss", **NOISY | change, key=engine.secret_roots(0))
+    guard = PRIVATE.mechanism
+    if bound:
+        guard = mechanism.central(
+            bound,
+            noise_multiplier=guard.noise_multiplier,
+            denominator=guard.denominator,
+        )
+    return algorithm._replace(mechanism=guard)
+
+
+EDITS = {
+    "client rate": {"client_rate": 1e-4},
+    "server rate": {"server": 0.1},
+    "smaller bound": {"bound": clipping.clip(1e-6)},
+    "another bound": {"bound": clipping.normalise(1.0)},
+    "loss": {"loss": lambda params, batch: 2 * loss(params, batch)},
+}
+
+
+@pytest.fixture(scope="module", name="early")
+def _early(tmp_path_factory):
+    """A private run that was killed before its first checkpoint."""
+    folder = tmp_path_factory.mktemp("early")
+    killed(folder, 2, **NOISY, key=engine.secret_roots(0))
+    assert not checkpoint.rounds(folder / "checkpoints")
+    return folder
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_noise_is_not_released_with_the_sum_of_another_program(early, edit):
+    """Two releases with the same noise differ by what it was to hide."""
+    before = {p: p.read_bytes() for p in early.rglob("*") if p.is_file()}
+    change = NOISY | {"algorithm": edited(**EDITS[edit])}
+    refused(early, "same program", **change, key=engine.secret_roots(0))
+    assert {p: p.read_bytes() for p in early.rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize("what", ["versions", "flags", "devices", "streamed"])
+def test_noise_is_not_released_again_in_other_surroundings(early, what, monkeypatch):
+    change = {"key": engine.secret_roots(0)}
+    if what == "versions":
+        versions = identity.versions() | {"jax": "9.9"}
+        monkeypatch.setattr(identity, "versions", lambda: versions)
+    elif what == "flags":
+        monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    else:
+        devices = {"devices": jax.devices()[:2]}
+        change |= devices if what == "devices" else {"data": "streamed"}
+    refused(early, "same program", **NOISY, **change)
+
+
+def test_a_private_run_accepts_no_change(early):
+    with pytest.raises(ValueError, match="without privacy"):
+        played(early, **NOISY, key=engine.secret_roots(0), accept=["versions"])
+
+
+def test_rounds_that_were_counted_need_the_program_that_played_them(early, tmp_path):
+    folder = shutil.copytree(early, tmp_path / "run")
+    path, key = folder / secrets.FILE, {"key": engine.secret_roots(0)}
+    path.write_bytes(path.read_bytes()[:32])  # as older versions left it
+    refused(folder, "same program", **NOISY, **key)
+
+
+def test_two_programs_have_unlike_noise_from_one_secret():
+    """Without a folder, which would refuse the second one."""
+    key, great = engine.secret_roots(0), 1e4
+    guard = mechanism.central(clipping.clip(1.0), noise_multiplier=great, denominator=4)
+
+    def run(rate=0.05, **change):
+        private = algorithms.fedavg(loss, client_rate=rate)._replace(mechanism=guard)
+        change = {"rounds": 1, "cohort": POISSON, "key": key} | change
+        return simulated(private, **change)
+
+    def apart(one, other):
+        return np.linalg.norm(one.params["w"] - other.params["w"])
+
+    first, other_rate = run(), run(0.0500001)
+    other_data = data.clients((INPUTS, TARGETS + 1e-3), OWNERS)
+    assert apart(first, run()) == 0
+    assert apart(first, other_rate) > great / 10
+    assert apart(first, run(clients=other_data)) > great / 10
+    assert apart(first, run(params={"w": np.ones(4, np.float32)})) > great / 10
+    # Two states of one algorithm that other ones have led to.
+    steps = [
+        run(state=before.state).params["w"] - before.params["w"]
+        for before in (first, other_rate)
+    ]
+    assert np.linalg.norm(steps[0] - steps[1]) > great / 10
+    assert np.array_equal(run(rounds=2).params["w"], run(state=first.state).params["w"])
+
+
+def test_local_noise_is_a_function_of_its_program_too():
+    """Which no mechanism counts, so that a folder with a secret key is refused."""
+    key = engine.secret_roots(0)
+
+    def run(rate, **change):
+        algorithm = algorithms.private_sketching(
+            loss,
+            sketch=sketch.count_sketch(4),
+            client_rate=rate,
+            server_rate=1.0,
+            threshold=1.0,
+            noise_multiplier=1e4,
+        )
+        return simulated(algorithm, rounds=1, key=key, **change)
+
+    one, other = run(0.05), run(0.0625)
+    scaled = other.params["w"] * (0.05 / 0.0625)
+    assert np.linalg.norm(one.params["w"] - scaled) > 1
+    with pytest.raises(ValueError, match="mechanism"):
+        run(0.05, workdir="unused")
 
 
 def test_a_run_that_is_done_is_not_taken_for_one_with_another_rate(tmp_path):
@@ -223,7 +344,8 @@ def test_a_run_that_is_done_is_not_taken_for_one_with_another_rate(tmp_path):
 def test_other_noise_is_refused_in_one_line(noisy):
     key = {"key": engine.secret_roots(0)}
     refused(noisy, "workdir", **NOISY | key | {"algorithm": private(1.0)})
-    refused(noisy, "workdir", **NOISY | key | {"algorithm": SAFL})
+    with pytest.raises(ValueError, match="mechanism"):
+        played(noisy, **NOISY | key | {"algorithm": SAFL})
     refused(noisy, "workdir", **NOISY)  # that everybody knows
 
 

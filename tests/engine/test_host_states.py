@@ -138,7 +138,7 @@ def test_the_size_of_the_bank_is_said_before_anything_runs():
 def test_a_bank_goes_where_it_fits_or_is_refused(
     monkeypatch, place, room, there, expected
 ):
-    monkeypatch.setattr(host_states, "room", lambda devices: room)
+    monkeypatch.setattr(host_states, "room", lambda devices, **_: room)
     monkeypatch.setattr(free_memory, "of_host", lambda: there)
     mesh = mesh_of(2, "clients")
     if expected in host_states.PLACES:

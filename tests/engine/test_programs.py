@@ -10,6 +10,7 @@ import pytest
 from fl_sketch import algorithms
 from fl_sketch.engine import programs
 from tests.engine.regression import killed, loss, played
+from tests.meshes import mesh_of
 from tests.refusals import refused
 
 START = np.ones(4, np.float32)
@@ -92,34 +93,19 @@ def test_a_run_does_not_go_on_with_a_jitted_loss_of_other_constants(tmp_path):
     assert len(played(tmp_path, algorithm=algorithm(0.1)).history) == 4
 
 
-@pytest.mark.parametrize(
-    ("function", "shapes", "known"),
-    [
-        (jnp.matmul, [(3, 4), (4, 5)], 2 * 3 * 4 * 5),
-        (jax.jit(jnp.matmul), [(7, 3, 4), (7, 4, 5)], 7 * 2 * 3 * 4 * 5),
-        (lambda x: jax.lax.scan(lambda y, _: (y @ y, y), x, None, 9), [(2, 2)], 144),
-        (
-            lambda x: jax.lax.cond(x[0, 0] > 0, jnp.sin, lambda y: y @ y, x),
-            [(2, 2)],
-            16,
-        ),
-        (jnp.sin, [(100,)], 0),
-    ],
-)
-def test_the_operations_of_products_are_counted(function, shapes, known):
-    program = jax.make_jaxpr(function)(*map(jnp.ones, shapes))
-    assert programs.operations(program) == known
+def test_a_fingerprint_knows_constants_settings_and_callbacks(monkeypatch):
+    mesh = mesh_of(1, "clients")
 
+    def of(function):
+        return programs.fingerprint(jax.jit(function).lower(1.0), mesh)
 
-@pytest.mark.parametrize("groups", [1, 2])
-def test_the_operations_of_convolutions_are_counted(groups):
-    images, kernel = jnp.ones((2, 4, 8, 8)), jnp.ones((6, 4 // groups, 3, 3))
-    function = functools.partial(
-        jax.lax.conv_general_dilated,
-        window_strides=(1, 1),
-        padding="SAME",
-        feature_group_count=groups,
-    )
-    program = jax.make_jaxpr(function)(images, kernel)
-    each = 2 * 3 * 3 * 4 // groups
-    assert programs.operations(program) == 2 * 6 * 8 * 8 * each
+    array = np.arange(5000, dtype=np.float32)
+    other = array + (np.arange(5000) == 4321)
+    assert of(lambda x: x * array) == of(lambda x: x * array)
+    assert of(lambda x: x * array) != of(lambda x: x * other)
+    first = of(lambda x: jnp.sin(x))
+    monkeypatch.setenv("XLA_FLAGS", "--another")
+    assert of(lambda x: jnp.sin(x)) != first
+    shape = jax.ShapeDtypeStruct((), jnp.float32)
+    hosts = [of(lambda x: jax.pure_callback(np.sin, shape, x)) for _ in range(2)]
+    assert hosts[0] != hosts[1]

@@ -283,3 +283,17 @@ def test_who_begins_to_follow_is_a_newcomer():
 def test_owners_may_be_objects_of_one_kind():
     for owners in (np.arange(COUNT) % 5, np.array(["ann", "bo"] * (COUNT // 2))):
         assert data.clients(INPUTS, owners.astype(object)).population in (2, 5)
+
+
+def test_no_size_of_a_client_ends_a_private_run():
+    """An error would say how many examples it has."""
+    change = {"cohort": POISSON, "rounds": 1, "batches": "subsets", "batch": 11}
+    assert np.isfinite(simulated(PRIVATE, **change).params["w"]).all()
+    with pytest.raises(ValueError, match="batch=11"):
+        simulated(**change | {"cohort": 4})
+
+
+@pytest.mark.parametrize("z", [1e-300, 1e-10, 1e300])
+def test_noise_that_no_accountant_counts_is_refused(z):
+    with pytest.raises(ValueError, match="noise_multiplier"):
+        simulated(private(z), cohort=POISSON, rounds=1)

@@ -43,11 +43,3 @@ def test_what_is_no_comparison_is_refused_in_a_line(config, words):
     with pytest.raises((ValueError, FileNotFoundError), match=words) as caught:
         comparison.load(config)
     assert "\n" not in str(caught.value)
-
-
-def test_the_quadratics_of_das_run_in_small(tmp_path):
-    flags = (f"--workdir={tmp_path}", "--rounds=3", "--seeds=1")
-    done = launch("launch.quadratics", *flags)
-    assert done.returncode == 0, done.stderr
-    assert len((tmp_path / "table.csv").read_text().splitlines()) == 19
-    assert (tmp_path / "figures.png").stat().st_size > 0

@@ -28,11 +28,9 @@ def trained(tmp_path_factory):
     """Folders: of a language model, of a classifier of texts, of a release."""
     folder, data = (tmp_path_factory.mktemp(name) for name in ("runs", "raw"))
     fake_raw.write(data)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        for name, keys in {"bard": CHARACTERS, "words": WORDS}.items():
-            config = config_with(**LENGTHS | keys)
-            run(config, folder / name, str(data), say=quiet)
+    for name, keys in {"bard": CHARACTERS, "words": WORDS}.items():
+        config = config_with(**LENGTHS | keys)
+        run(config, folder / name, str(data), say=quiet)
     run(config_with(**LENGTHS | PRIVATE), folder / "digits", say=quiet)
     release.release(folder / "digits", folder / "released", "npz")
     return folder

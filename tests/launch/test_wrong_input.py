@@ -11,7 +11,7 @@ from tests.launching import ENVIRONMENT, ROOT, launch
 pytestmark = pytest.mark.slow
 
 RUN = ("--config=configs/default.py", "--workdir=NEW")
-TRADE, ATTACK = ("launch.trade",), ("launch.attack", *RUN)
+ATTACK = ("launch.attack", *RUN)
 PLAN = ("launch.plan", "--config=configs/default.py")
 WRONG = [
     (("launch.quickstart", "--config.round=3"), "Did you mean 'rounds'?"),
@@ -28,7 +28,6 @@ WRONG = [
      "Expected rounds to be an integer, got rounds=ten."),
     (("launch.train", *RUN, "--config.client.rate=fast"), "client.rate to be a number"),
     (("launch.train", *RUN, "--config.sketch.stored=so"), "stored to be True or False"),
-    ((*TRADE, "--sizes=ten"), "Expected sizes to be an integer"),
     (("launch.train", *RUN, "--config.sketch.query=zzz"), "one of 'privix', 'heaprix'"),
     (("launch.train", *RUN, "--config.sketch.compression=inf"), "a finite"),
     (("launch.train", "--config=configs/default.py"), "Expected --workdir, got none"),
@@ -48,29 +47,9 @@ WRONG = [
     ((*ATTACK, "--over=sketch.compression=2,0"), "compression=0"),
     (("launch.attack", "--config=configs/default.py", "--workdir=/proc/x"),
      "Expected workdir to be writable, got workdir=/proc/x"),
-    ((*TRADE, "--sizes=0"), "sizes"),
-    ((*TRADE, "--accuracy=2"), "accuracy"),
-    ((*TRADE, "--out=/proc/x/y.csv"), "a file in a folder, got out='/proc/x/y.csv'"),
     (("launch.plot", "--workdir=/tmp", "--out="), "out=''"),
-    ((*TRADE, "--parameters=8", "--sizes=9"), "b=9"),
-    (("launch.benchmark", "--sizes=0"), "sizes"),
-    (("launch.benchmark", "--suite=scetch"), "suite=scetch"),
-    (("launch.benchmark", "--operators=md5"), "operators=md5"),
-    (("launch.benchmark", "--out=/no/such/folder/x"), "/no/such/folder/x"),
-    (("launch.benchmark", "--rounds=5"), "--rounds is a flag of --suite=engine"),
-    (("launch.benchmark", "--suite=engine", "--rounds=0"), "rounds=0"),
-    (("launch.benchmark", "--suite=engine", "--cohort=60"), "cohort=60"),
-    (("launch.benchmark", "--suite=engine", "--workloads=W7"), "workloads='W7'"),
-    (("launch.benchmark", "--suite=peers", "--forms=plain"), "--suite=engine only"),
-    (("launch.benchmark", "--suite=peers", "--cohort=60"), "cohort=60"),
-    (("launch.benchmark", "--suite=peers", "--peers=torch_loop", "--torch_python=/x"),
-     "torch_python=/x"),
-    (("launch.theorems", "--paper=chen", "--operator=uniform_sampling"),
-     "operator=uniform_sampling"),
     (("launch.spectrum", "--workdir=/no/such"), "workdir=/no/such"),
     ((*PLAN, "--graph=grid:3"), "graph=grid:3"),
-    ((*PLAN, "--graph=ring", "--target=-1"), "target=-1.0"),
-    ((*PLAN, "--smoothness=0"), "smoothness=0.0"),
     (("launch.train", *RUN, "--distributed"), "machines that jax finds by itself"),
     (("launch.train", *RUN, "--coordinator=here", "--num_processes=2",
       "--process_id=0"), "coordinator to be HOST:PORT"),

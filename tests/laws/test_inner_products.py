@@ -57,7 +57,7 @@ def tail_of(name, d, b, failure):
     if operator == "uniform_sampling":  # D.28, always
         return 1 + d / b
     # A mean of rows is off by more only where one of them is.
-    return theory.tail(operator, d=d, b=rows * b, failure=failure / rows)
+    return theory.safl.tail(operator, d, rows * b, failure / rows)
 
 
 @every_operator

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from fl_sketch import algorithms, data, engine, models
+from fl_sketch import models
 from fl_sketch.core.trees import Stateful
 from fl_sketch.models import adapters
 from fl_sketch.run import load_params, run
@@ -137,28 +137,3 @@ def test_a_function_that_returns_something_else_is_refused(nets):
     with pytest.raises(TypeError, match="nnx.Module"):
         loss = models.classification(models.build(f"{nets}:wrong", 10))
         loss.init(jax.random.key(0), jnp.zeros((1, 8, 8, 1)))
-
-
-@pytest.mark.slow
-def test_an_nnx_model_trained_in_python_is_made_again_of_its_folder(tmp_path):
-    """`nnx.merge` takes what `load_params` returns, as docs/models/nnx.md says."""
-    graph, params, rest = nnx.split(nnx.Linear(3, 1, rngs=nnx.Rngs(0)), nnx.Param, ...)
-
-    def loss(params, batch):
-        return jnp.mean(
-            (nnx.merge(graph, params, rest)(batch[0])[:, 0] - batch[1]) ** 2
-        )
-
-    inputs = np.random.default_rng(0).normal(size=(40, 3)).astype("float32")
-    done = engine.simulate(
-        algorithms.fedavg(loss, client_rate=0.1),
-        params,
-        data.clients((inputs, inputs.sum(1)), np.arange(40) % 4),
-        key=jax.random.key(0),
-        rounds=2,
-        cohort=4,
-        workdir=str(tmp_path),
-    )
-    again = nnx.merge(graph, load_params(tmp_path), rest)
-    trained = nnx.merge(graph, done.params, rest)
-    np.testing.assert_array_equal(again(inputs), trained(inputs))

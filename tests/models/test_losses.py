@@ -63,8 +63,6 @@ def test_the_value_is_the_mean_cross_entropy(options, weights, expected):
     ("kind", "targets", "expected"),
     [
         ("squared", TARGETS, (ERRORS**2).mean()),
-        ("absolute", TARGETS, np.abs(ERRORS).mean()),
-        ("huber", TARGETS, (0.125 + 1.5 + 1.5 + 0.125) / 4),
         ("binary", np.eye(2), np.log1p(np.exp([-0.5, -2, 0, -3])).mean()),
     ],
 )
@@ -139,6 +137,24 @@ def test_a_decay_is_of_parameters_and_not_of_statistics():
     assert float(values[1] - values[0]) == pytest.approx(0.1 * square, rel=1e-4)
 
 
+def test_targets_that_are_padding_do_not_count():
+    model = models.build("language_model", 7, width=8, depth=1, heads=2)
+    tokens, targets = jnp.array([[2, 5, 3, 0]]), jnp.array([[5, 3, 0, 0]])
+    loss, plain = (models.classification(model, padding=pad) for pad in (0, None))
+    weights = jnp.array([[1.0, 1, 0, 0]])
+
+    @quickly
+    def both(tokens, targets, weights):
+        params = loss.init(KEY, tokens)
+        value = loss.value(params, tokens, targets)
+        expected = plain.value(params, tokens, targets, weights)
+        return loss.metrics(params, tokens, targets)["count"], value, expected
+
+    count, value, expected = both(tokens, targets, weights)
+    assert int(count) == 2
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+
+
 class WithCount(nn.Module):
     @nn.compact
     def __call__(self, inputs):
@@ -151,35 +167,27 @@ def value(targets, *weights, kind="cross_entropy", **options):
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "words"),
+    ("call", "part"),
     [
-        (lambda: of(label_smoothing=1.5), ValueError, "label_smoothing=1.5"),
-        (lambda: of(weight_decay=-1), ValueError, "weight_decay=-1"),
-        (lambda: of(weight_decay=float("nan")), ValueError, "weight_decay=nan"),
-        (lambda: of(weight_decay="0.1"), TypeError, "weight_decay='0.1'"),
-        (lambda: of(dtype="float16"), ValueError, "float32.*dtype='float16'"),
-        (lambda: of().init(0, LOGITS), TypeError, "jax.random.key"),
-        (lambda: of("huber", label_smoothing=0.1), ValueError, "smoothing=0.*huber"),
-        (
-            lambda: models.classification(WithCount()).init(KEY, LOGITS),
-            ValueError,
-            "counts.*int32",
-        ),
-        (lambda: value(LABELS[:2]), ValueError, r"\(3,\).*\(2,\)"),
-        (lambda: value(LOGITS[:, 0]), ValueError, "integer labels.*float32"),
-        (lambda: value(LABELS, jnp.ones(2)), ValueError, r"weights.*\(2,\)"),
-        (lambda: value(LABELS, classes=3), ValueError, r"3 outputs.*\(3, 2\)"),
-        (lambda: value(LABELS, kind="squared"), ValueError, r"\(3, 2\).*\(3, 1\)"),
+        (lambda: of(label_smoothing=1.5), "label_smoothing=1.5"),
+        (lambda: of(weight_decay=float("nan")), "weight_decay=nan"),
+        (lambda: of(dtype="float16"), "dtype='float16'"),
+        (lambda: of("squared", label_smoothing=0.1), "label_smoothing=0"),
+        (lambda: models.classification(WithCount()).init(KEY, LOGITS), "counts"),
+        (lambda: value(LABELS[:2]), "(2,)"),
+        (lambda: value(LABELS, jnp.ones(2)), "weights"),
+        (lambda: value(LABELS, classes=3), "3 outputs"),
+        (lambda: value(LABELS, kind="squared"), "(3, 1)"),
     ],
+    ids=range(9),
 )
-def test_bad_input_gets_one_line(call, error, words):
-    with refused(match=words, error=error):
+def test_bad_input_gets_one_line(call, part):
+    with refused(part):
         call()
 
 
-@pytest.mark.parametrize(("name", "options"), [("mlp", {}), ("vit", {"depth": 1})])
-def test_only_training_is_in_bfloat16_and_its_gradients_are_float32(name, options):
-    model = models.build(name, 10, **options)
+def test_only_training_is_in_bfloat16_and_its_gradients_are_float32():
+    model = models.build("mlp", 10)
     plain, low = (
         models.classification(model, weight_decay=0.1, dtype=dtype)
         for dtype in models.TYPES

@@ -68,7 +68,7 @@ def test_a_site_whose_model_has_other_weights_is_left_out(place, tmp_path):
     config_file, arrays = pretrained.bert(tmp_path / "one", num_hidden_layers=1)
     arrays = {name: 2 * array for name, array in arrays.items()}
     other = tmp_path / "other"
-    pretrained.write(other, config_file, arrays, pretrained.tokenizer(), 1)
+    pretrained.write(other, config_file, arrays, pretrained.tokenizer())
     hospitals.lend(2, model=str(other))
     hospitals.run(tmp_path / "network")
     assert any("frozen arrays of the run" in line for line in hospitals.lines)

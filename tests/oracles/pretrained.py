@@ -1,4 +1,4 @@
-"""BERT, Llama and EfficientNet-Lite0 in numpy, on arrays by the names of their files.
+"""BERT and Llama in numpy, on arrays by the names of their files.
 
 They are written from the papers and from what transformers computes, without a line of
 the project's own modules.
@@ -29,7 +29,7 @@ def heads(x, count):
     return x.reshape(len(x), count, -1).swapaxes(0, 1)
 
 
-def bert(arrays, config, tokens, pool="mean"):
+def bert(arrays, config, tokens):
     """Returns the vector of one text, whose padding is left out altogether."""
     tokens = [token for token in tokens if token != config["pad_token_id"]]
     epsilon, count = config["layer_norm_eps"], config["num_attention_heads"]
@@ -50,9 +50,7 @@ def bert(arrays, config, tokens, pool="mean"):
         y = linear(arrays, f"{at}.intermediate.dense", x)
         y = linear(arrays, f"{at}.output.dense", y * (1 + erf(y / np.sqrt(2))) / 2)
         x = layer_norm(arrays, f"{at}.output.LayerNorm", x + y, epsilon)
-    if pool == "mean":
-        return x.mean(0)
-    return np.tanh(linear(arrays, "pooler.dense", x[0]))
+    return x.mean(0)
 
 
 def rms(arrays, name, x, epsilon):
@@ -91,43 +89,3 @@ def llama(arrays, config, tokens):
         y = gate / (1 + np.exp(-gate)) * linear(arrays, f"{at}.mlp.up_proj", y)
         x = x + linear(arrays, f"{at}.mlp.down_proj", y)
     return rms(arrays, "model.norm.weight", x, epsilon)
-
-
-def convolved(x, kernel, stride, by_channel=False):
-    """Returns a convolution of [high, wide, channels], as much larger on each side.
-
-    An odd pixel of padding is on the right and below, as in TensorFlow.
-    """
-    side, size = kernel.shape[-1], -(-x.shape[0] // stride)
-    pad = max((size - 1) * stride + side - x.shape[0], 0)
-    around = (pad // 2, pad - pad // 2)
-    x = np.pad(x, (around, around, (0, 0)))
-    windows = np.lib.stride_tricks.sliding_window_view(x, (side, side), (0, 1))
-    windows = windows[::stride, ::stride]
-    if by_channel:
-        return np.einsum("xychw,chw->xyc", windows, kernel[:, 0])
-    return np.einsum("xychw,ochw->xyo", windows, kernel, optimize=True)
-
-
-def efficientnet_lite0(arrays, image):
-    """Returns the features of one image [high, wide, 3], already scaled."""
-
-    def layer(x, conv, norm, stride=1, by_channel=False):
-        x = convolved(x, arrays[f"{conv}.weight"], stride, by_channel)
-        mean, var = arrays[f"{norm}.running_mean"], arrays[f"{norm}.running_var"]
-        x = (x - mean) / np.sqrt(var + 1e-3)
-        return x * arrays[f"{norm}.weight"] + arrays[f"{norm}.bias"]
-
-    def relu6(x):
-        return np.minimum(np.maximum(x, 0), 6)
-
-    x = relu6(layer(image, "_conv_stem", "_bn0", 2))
-    for number in range(16):
-        at, y = f"_blocks.{number}", x
-        if f"{at}._expand_conv.weight" in arrays:
-            y = relu6(layer(y, f"{at}._expand_conv", f"{at}._bn0"))
-        stride = 2 if number in (1, 3, 5, 11) else 1
-        y = relu6(layer(y, f"{at}._depthwise_conv", f"{at}._bn1", stride, True))
-        y = layer(y, f"{at}._project_conv", f"{at}._bn2")
-        x = x + y if x.shape == y.shape else y
-    return relu6(layer(x, "_conv_head", "_bn1")).mean((0, 1))

@@ -150,8 +150,8 @@ def test_one_client_moves_the_sum_by_no_more_than_c(size, bound):
     found, report = contribution(BOUNDED[bound], np.full(D, size))
     assert found <= C * 1.001
     facts = report.simulator_only.diagnostics
-    assert float(facts["mechanism_rejected"][0]) == (not np.isfinite(size))
-    assert np.isfinite(facts["loss"]).all() or size == 1e30
+    assert float(facts["mechanism_rejected"][0]) == (not size < 1e18)
+    assert np.isfinite(facts["loss"]).all()
 
 
 def test_the_denominator_is_not_the_number_of_those_who_came():
@@ -233,7 +233,7 @@ def test_bounded_before_the_sketch_is_the_sketch_of_the_private_sum():
 
     @compiled
     def expected_of(data):
-        bounded = jax.vmap(clipping.clip(C).apply)((1 - 0.9**STEPS) * -data)
+        bounded, _ = jax.vmap(clipping.clip(C).apply)((1 - 0.9**STEPS) * -data)
         shared = round_keys(KEY, 0, 0).shared
         return -COUNT.transpose(shared, COUNT.apply(shared, bounded.mean(0)), D)
 

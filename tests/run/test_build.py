@@ -14,7 +14,6 @@ from sklearn.datasets import load_digits
 from configs import default
 from fl_sketch.config import parse, privacy
 from fl_sketch.core import free_memory
-from fl_sketch.experiments import scaling
 from fl_sketch.run import NotFinite, prepare, run, task_of
 from fl_sketch.sweep import comparison, grid
 from tests.run.configs import begun, config_with, quiet, refused, rows_of
@@ -171,7 +170,7 @@ CONFIGS = sorted(
     for path in (pathlib.Path(__file__).parents[2] / "configs").glob("[a-z]*.py")
 )
 COMPARISONS = tuple(name for name in CONFIGS if name.startswith("compare_"))
-MORE = ("safl_claims", "finetune", "finetune_minilm", "private_minilm", "scaling")
+MORE = ("safl_claims", "finetune", "finetune_minilm", "private_minilm")
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -179,7 +178,7 @@ def test_config_files_keep_to_the_keys_of_the_defaults(name):
     module = importlib.import_module(f"configs.{name}")
     assert f"--config=configs/{name}.py" in module.__doc__ or name in PLAIN
     if not hasattr(module, "get_config"):
-        assert name.startswith("compare_") or hasattr(module, "get_laboratory")
+        assert name.startswith("compare_")
         return
     config, defaults = module.get_config(), default.get_config()
     assert set(config) == set(defaults) and config.is_locked
@@ -192,10 +191,7 @@ def test_config_files_keep_to_the_keys_of_the_defaults(name):
 @pytest.mark.parametrize("name", [*COMPARISONS, *MORE])
 def test_all_methods_of_a_comparison_are_legal_configs_with_legal_grids(name):
     module = importlib.import_module(f"configs.{name}")
-    if name == "scaling":
-        whole = scaling.comparison_of(module.get_laboratory(), 8)
-    else:
-        whole = module.get_comparison()
+    whole = module.get_comparison()
     for method in whole.methods.values():
         config = comparison.config_of(whole, method, [])
         lines = [f"{key}={','.join(map(str, v))}" for key, v in method.tune.items()]

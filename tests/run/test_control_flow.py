@@ -50,6 +50,10 @@ def other_labels(train, places):
     train.targets[places] = (train.targets[places] + 1) % 10
 
 
+def labels_of_no_class(train, places):
+    train.targets[places] = np.where(np.arange(len(places)) % 2, 70, -1)
+
+
 def garbage(train, places):
     random = np.random.default_rng(0)
     train.inputs[places] = random.normal(size=train.inputs[places].shape) * 1e6
@@ -62,7 +66,9 @@ def as_they_are(train, places):
 CHANGES = {
     "NaN": with_inputs(np.nan),
     "1e30": with_inputs(1e30),
+    "3e38": with_inputs(3e38),
     "other labels": other_labels,
+    "labels of no class": labels_of_no_class,
     "garbage": garbage,
 }
 # What a run may have besides a model: a client's state, a server's, numbers to watch.
@@ -87,7 +93,8 @@ def flow(change, folder, **options):
     splits = datasets.load("digits")
     train = Examples(splits.train.inputs.copy(), splits.train.targets.copy())
     change(train, owned())
-    changed = splits._replace(train=train)
+    found = 1 + max(9, int(train.targets.max()))
+    changed = splits._replace(train=train, classes=found)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets, "load", lambda name, data_dir=None, **_: changed)
         task = task_of(config_with(**PRIVATE | options))

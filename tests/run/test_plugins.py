@@ -41,7 +41,7 @@ def wide(classes):
 
 def table():
     draw = np.random.default_rng(0)
-    x = draw.normal(size=(90, 5))
+    x = draw.normal(size=(90, 5)).astype("float32")
     y = (x[:, 0] > 0).astype(int)
     return {
         "train_inputs": x[:60], "train_targets": y[:60], "owners": np.arange(60) % 6,

@@ -35,12 +35,6 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    place = tmp_path_factory.getbasetemp() / "cache"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(place))
-
-
 @pytest.mark.parametrize("changes", [WORDS, CHARACTERS], ids=["words", "characters"])
 def test_texts_train(changes, folder):
     rows = rows_of(str(folder), rounds=30, eval_every=15, **changes)

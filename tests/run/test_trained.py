@@ -12,6 +12,7 @@ from PIL import Image
 
 from fl_sketch import models
 from fl_sketch.core import untrusted_files
+from fl_sketch.core.tokens import SPECIAL
 from fl_sketch.data import datasets, tokenizer
 from fl_sketch.models import params_io
 from fl_sketch.run import (
@@ -36,12 +37,6 @@ def raw(tmp_path_factory):
     folder = tmp_path_factory.mktemp("raw")
     fake_raw.write(folder)
     return folder
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    place = tmp_path_factory.getbasetemp() / "cache"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(place))
 
 
 def ran(folder, data_dir=None, **changes):
@@ -156,7 +151,7 @@ def by_hand(trained, text, count):
         seen = text[-(length - 1) :]
         tokens = table.encode([seen], length)
         logits = np.array(model.apply({"params": trained.params}, tokens))
-        text += table.units[logits[0, len(seen), tokenizer.SPECIAL :].argmax()]
+        text += table.units[logits[0, len(seen), SPECIAL:].argmax()]
     return text
 
 

@@ -120,13 +120,13 @@ NOISY = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}
         ({"model__loss": "hinge"}, ["config.model: ", "loss"]),
         ({"model__loss": "squared"}, ["classes", "digits"]),
         ({"model__metrics": "acc"}, ["config.model: ", "metrics"]),
-        ({"model__metrics": "mae"}, ["'accuracy', 'top5', 'f1'"]),
+        ({"model__metrics": "rmse"}, ["'accuracy', 'perplexity'"]),
         (
             {"data__standardise": "train", "data__classes": 10, **NOISY},
             ["standardise", "private run"],
         ),
         (
-            {"model__metrics": "f1", "privacy__watch": True, **NOISY},
+            {"model__metrics": "perplexity", "privacy__watch": True, **NOISY},
             ["accuracy", "watch=True"],
         ),
     ],

@@ -67,20 +67,20 @@ def test_every_example_of_a_client_is_held_back_as_often():
 
 def test_the_worst_tenth_is_that_of_most_loss_and_least_accuracy():
     values = np.arange(16.0)  # of whom the worst tenth are two
-    found = {"loss": values, "accuracy": values, "mae": values}
+    found = {"loss": values, "accuracy": values, "rmse": values}
     found = summed_up(found, np.ones(16, bool))
     assert found["clients_loss_worst_tenth"] == 14.5
     assert found["clients_accuracy_worst_tenth"] == 0.5
-    assert found["clients_mae_worst_tenth"] == 14.5
+    assert found["clients_rmse_worst_tenth"] == 14.5
     assert found["clients_loss"] == found["clients_loss_median"] == 7.5
 
 
 def test_a_client_whose_loss_is_no_number_counts_and_one_that_held_nothing_does_not():
     values = np.array([0.5, 0.4, np.nan, np.inf, np.nan])
-    found = {"loss": values, "auc": values}
+    found = {"loss": values, "accuracy": values}
     row = summed_up(found, np.array([True] * 4 + [False]))
     assert row["clients_loss"] == row["clients_loss_worst_tenth"] == np.inf
-    assert row["clients_auc_worst_tenth"] == 0.4  # an area of one class is none
+    assert row["clients_accuracy_worst_tenth"] == 0.4
 
 
 def by_hand(params, setup, client, steps):

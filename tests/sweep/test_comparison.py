@@ -135,7 +135,11 @@ PRIVATE = {"privacy.bound": "clip", "privacy.noise_multiplier": 1.0}
 @pytest.mark.parametrize(
     ("keys", "options", "words"),
     [
-        ({"model.metrics": "f1"}, {}, "accuracy of SAFL, 20x, f1 of FedAvg"),
+        (
+            {"model.metrics": "perplexity"},
+            {},
+            "accuracy of SAFL, 20x, perplexity of FedAvg",
+        ),
         ({"network.graph": "grid:5x5"}, {}, "FedAvg: config.network: .* 6 nodes.* 25"),
         ({"sketch.operator": "shrt"}, {}, "FedAvg: .*'srht'"),
         ({}, {"only": ["FedAvgg"]}, "'FedAvg'"),

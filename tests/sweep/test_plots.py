@@ -7,7 +7,7 @@ import pytest
 from fl_sketch.core import files
 from fl_sketch.sweep import grid, plots
 
-KEYS = ("method", "point", "round", "test_accuracy", "test_mae", "bytes_up_total",
+KEYS = ("method", "point", "round", "test_accuracy", "test_rmse", "bytes_up_total",
         "bytes_down_total", "simulated_seconds", "epsilon")  # fmt: skip
 LINES = """
 100x 0 10 0.5 3 1e6 2e6 5 1
@@ -71,10 +71,10 @@ def test_each_axis_is_what_it_says(figures):
 
 
 def test_words_are_those_that_are_asked_for(figures):
-    plots.draw(ROWS, "x.png", ["up"], "mae", {"100x": "SAFL, 1/100"}, "Digits")
+    plots.draw(ROWS, "x.png", ["up"], "rmse", {"100x": "SAFL, 1/100"}, "Digits")
     (figure,) = figures
     (panel,), (legend,) = figure.axes, figure.legends
-    assert panel.get_ylabel() == "test mae" and figure.get_suptitle() == "Digits"
+    assert panel.get_ylabel() == "test rmse" and figure.get_suptitle() == "Digits"
     assert [text.get_text() for text in legend.get_texts()] == ["SAFL, 1/100", "FedAvg"]
     assert "up to 2 seeds" in legend.get_title().get_text()
     figure.canvas.draw()
@@ -111,7 +111,7 @@ def test_a_picture_of_nothing_but_divergence_is_drawn(figures):
                    ["FedAvg", "1 of 1", "10", "100", "300"]]),
         (0.85, "", [["SAFL", "1 of 2", "-", "-", "-"],
                     ["FedAvg", "0 of 1", "-", "-", "-"]]),
-        (1.5, "mae", [["FedAvg", "1 of 1", "10", "100", "300"],
+        (1.5, "rmse", [["FedAvg", "1 of 1", "10", "100", "300"],
                       ["100x", "1 of 2", "-", "-", "-"]]),  # less is better
     ],
 )  # fmt: skip

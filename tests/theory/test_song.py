@@ -1,99 +1,32 @@
-"""Song et al.'s numbers: as derived, consistent, and refused outside conditions."""
+"""Song et al.'s bounds: by hand, and the rounds to a target."""
 
 import math
-from dataclasses import replace
 
 import pytest
 
-from fl_sketch import theory
-from fl_sketch.theory import Constants
-from tests.refusals import refused
+from fl_sketch.theory import song
 
-CONSTANTS = Constants(
-    smoothness=2.0, convexity=0.2, distance=5.0, start=3.0, spread=0.0, gradient=1.5,
-    alpha=12.0, clients=4, b=100,
-)  # fmt: skip
-ONE_STEP = {
-    "E.1": theory.one_step_strongly_convex,
-    "E.2": theory.one_step_convex,
-    "E.3": theory.one_step_nonconvex,
+LETTERS = {
+    "E.1": ("mu", "f0"),
+    "E.2": ("r2",),
+    "E.3": ("f0",),
+    "5.1": ("mu", "r2", "sigma2", "K"),
+    "5.3": ("r2", "sigma2", "K"),
+    "G.2": ("f0", "G", "K", "gamma"),
 }
-THEOREMS = ONE_STEP | {
-    "5.1": theory.strongly_convex,
-    "5.3": theory.convex,
-    "G.2": theory.nonconvex,
+THEOREMS = {
+    "E.1": (song.theorem_e1, song.rounds_e1),
+    "E.2": (song.theorem_e2, song.rounds_e2),
+    "E.3": (song.theorem_e3, song.rounds_e3),
+    "5.1": (song.theorem_5_1, song.corollary_5_2),
+    "5.3": (song.theorem_5_3, song.corollary_5_4),
+    "G.2": (song.theorem_g2, song.rounds_g2),
 }
 
 
-@pytest.mark.parametrize("spread", [0.0, 1e-6, 30.0])
-@pytest.mark.parametrize("steps", [1, 4])
-@pytest.mark.parametrize("target", [1e-1, 1e-3])
-def test_promised_rounds_are_enough_by_the_bounds_themselves(spread, steps, target):
-    constants = replace(CONSTANTS, spread=spread, steps=steps)
-    strong = theory.strongly_convex(constants, target)
-    convex = theory.convex(constants, target)
-    assert strong.error <= target * (1 + 1e-9)
-    assert 0.4 * target <= convex.error <= target * (1 + 1e-9)
-    if spread * target == 0.03:  # drift holds both steps, and is half the target
-        drift = 4 * strong.step**2 * 4 * steps**3 * spread / 0.2
-        assert drift == pytest.approx(target / 2)
-        drift = 32 * convex.step**2 * 2 * steps**2 * spread
-        assert drift == pytest.approx(target / 2)
-
-
-@pytest.mark.parametrize("target", [1e-1, 1e-2])
-@pytest.mark.parametrize("name", [*ONE_STEP, "G.2"])
-def test_promised_rounds_are_the_fewest_by_the_bound(name, target):
-    steps = {"steps": 3, "server_rate": 0.5} if name == "G.2" else {}
-    bound = THEOREMS[name](replace(CONSTANTS, **steps), target)
-    fewer = THEOREMS[name](replace(bound.constants, rounds=bound.rounds - 1))
-    assert bound.error <= target * (1 + 1e-9) < fewer.error
-    assert bound.error == THEOREMS[name](bound.constants).error
-    assert bound.bits == 32 * 4 * 100 * bound.rounds
-
-
-def test_one_local_step_needs_no_drift_and_a_step_8_times_longer():
-    """Without appendix E these constants ask for 1,235,697 rounds, for 1,700."""
-    constants = Constants(
-        smoothness=1.0, convexity=0.1, alpha=12.0, start=0.5, distance=1.0, spread=1.0
-    )
-    single = theory.one_step_strongly_convex(constants, 1e-6)
-    assert single.rounds == 1700 and single.step == 1 / 13
-    assert theory.strongly_convex(constants, 1e-6).rounds == 1_235_697
-    without = theory.strongly_convex(replace(constants, spread=0.0), 1e-6)
-    assert single.rounds < without.rounds / 8 and single.step == 8 * without.step
-
-
-def test_one_step_reaches_a_minimum_of_curvature_l_at_once():
-    """Newton's step: without a sketch and with mu = L nothing is left."""
-    constants = Constants(smoothness=2.0, convexity=2.0, start=3.0, alpha=0.0)
-    bound = theory.one_step_strongly_convex(constants, 1e-9)
-    assert (bound.rounds, bound.step, bound.error) == (1, 0.5, 0)
-
-
-def test_bits_do_not_grow_as_the_sketch_shrinks():
-    """Song's trade, below Corollary 5.2: (1 + alpha) b stays about a d."""
-    constants = Constants(
-        smoothness=1.0, convexity=0.1, distance=1.0, spread=0.0, clients=10,
-        operator="srht", d=10_000,
-    )  # fmt: skip
-    bits = [
-        theory.strongly_convex(replace(constants, b=b), 0.01).bits
-        for b in (10_000, 1000, 100, 10)
-    ]
-    assert bits == sorted(bits, reverse=True) and bits[0] < 1.51 * bits[-1]
-
-
-@pytest.mark.parametrize(
-    ("operator", "alpha"),
-    [("count_sketch", 30), ("gaussian", 30), ("srht", 20), ("ams", 20),
-     ("sparse_embedding", 20), ("uniform_sampling", 9), ("identity", 0)],
-)  # fmt: skip
-def test_alpha_is_that_of_table_1(operator, alpha):
-    assert theory.alpha(operator, 100, 10) == alpha
-    known = replace(CONSTANTS, operator=operator, d=100, b=10)
-    own = theory.one_step_convex(replace(known, alpha=math.nan), 1.0)
-    assert own.step == theory.one_step_convex(replace(known, alpha=alpha), 1.0).step
+def of(name, **letters):
+    """Returns the letters that a theorem takes."""
+    return {key: letters[key] for key in ("L", "alpha", *LETTERS[name])}
 
 
 @pytest.mark.parametrize(
@@ -103,7 +36,7 @@ def test_alpha_is_that_of_table_1(operator, alpha):
         ("5.1", 100, 3 * math.exp(-0.5) + 4 * 1e-4 * 4 * 8 * 0.25 / 0.5),
         # 4 |w0 - w*|^2 / (eta K T) + 32 eta^2 L K^2 sigma^2
         ("5.3", 100, 4 * 3 / 2 + 32 * 1e-4 * 2 * 4 * 0.25),
-        # start / ((T + 1) gamma eta K) + L K G^2 eta (1 + gamma (1 + alpha) / 2)
+        # f0 / ((T + 1) gamma eta K) + L K G^2 eta (1 + gamma (1 + alpha) / 2)
         ("G.2", 9, 3.5 / (10 * 0.5 * 0.02) + 2 * 2 * 1.5**2 * 0.01 * 1.5),
         ("E.1", 9, (1 - 0.5 * 0.01) ** 9 * 3.5),
         ("E.2", 9, 3 / (0.01 * 10)),
@@ -111,83 +44,66 @@ def test_alpha_is_that_of_table_1(operator, alpha):
     ],
 )
 def test_the_values_of_a_hand_calculation(name, rounds, value):
-    constants = Constants(
-        smoothness=2.0, convexity=0.5, distance=3.0, start=3.5, spread=0.25,
-        gradient=1.5, alpha=1.0, step=0.01, rounds=rounds, server_rate=0.5,
-        steps=1 if name in ONE_STEP else 2,
+    letters = of(
+        name, L=2.0, mu=0.5, r2=3.0, f0=3.5, sigma2=0.25, G=1.5, alpha=1.0, gamma=0.5,
+        K=2,
     )  # fmt: skip
-    assert THEOREMS[name](constants).error == pytest.approx(value, rel=1e-12)
+    bound = THEOREMS[name][0](0.01, rounds, **letters)
+    assert bound == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize("sigma2", [0.0, 1e-6, 30.0])
+@pytest.mark.parametrize("target", [1e-1, 1e-3])
+@pytest.mark.parametrize("name", THEOREMS)
+def test_rounds_to_a_target_are_enough_and_mostly_the_fewest(name, target, sigma2):
+    letters = of(
+        name, L=2.0, mu=0.2, r2=5.0, f0=3.0, sigma2=sigma2, G=1.5, alpha=12.0,
+        gamma=0.5, K=4,
+    )  # fmt: skip
+    theorem, rounds = THEOREMS[name]
+    eta, T = rounds(target, **letters)
+    assert theorem(eta, T, **letters) <= target * (1 + 1e-9)
+    if sigma2 == 0 and name != "G.2":  # it is the longest step that is admitted
+        with pytest.raises(ValueError, match="eta <="):
+            theorem(1.01 * eta, T, **letters)
+    if name not in ("5.1", "5.3"):
+        assert theorem(eta, T - 1, **letters) > target
+    if name == "5.1" and sigma2 == 30 and target == 1e-3:  # drift is half of it
+        drift = 4 * eta**2 * 4 * 4**3 * 30 / 0.2
+        assert drift == pytest.approx(target / 2)
+
+
+def test_one_local_step_has_no_drift_and_a_step_8_times_longer():
+    letters = {"L": 1.0, "mu": 0.1, "alpha": 12.0}
+    eta, T = song.rounds_e1(1e-6, f0=0.5, **letters)
+    assert T == 1700 and eta == 1 / 13
+    several = {"r2": 1.0, "K": 1} | letters
+    assert song.corollary_5_2(1e-6, sigma2=1.0, **several)[1] == 1_235_697
+    longest, T = song.corollary_5_2(1e-6, sigma2=0.0, **several)
+    assert eta == 8 * longest and T > 8 * 1700
+
+
+def test_bits_do_not_grow_as_the_sketch_shrinks():
+    """Song's trade, below Corollary 5.2: (1 + alpha) b stays about a d."""
+    letters = {"L": 1.0, "mu": 0.1, "r2": 1.0, "sigma2": 0.0, "K": 1}
+
+    def numbers(b):
+        alpha = song.alpha("srht", 10_000, b)
+        return b * song.corollary_5_2(0.01, alpha=alpha, **letters)[1]
+
+    sent = [numbers(b) for b in (10_000, 1000, 100, 10)]
+    assert sent == sorted(sent, reverse=True) and sent[0] < 1.51 * sent[-1]
+
+
+def test_alpha_is_that_of_table_1():
+    expected = {"count_sketch": 30, "gaussian": 30, "srht": 20, "ams": 20}
+    expected |= {"sparse_embedding": 20, "uniform_sampling": 9, "identity": 0}
+    assert {name: song.alpha(name, 100, 10) for name in expected} == expected
 
 
 def test_theorem_g_2_as_printed_is_false_at_the_start():
     """Of log(1 + x^2) / 2 at 0.1, with L = 1 and G = 1/2, before any round."""
     loss, square = math.log1p(0.01) / 2, (0.1 / 1.01) ** 2
-    constants = Constants(
-        smoothness=1.0, gradient=0.5, start=loss, alpha=0.0, step=1e-3, rounds=0
-    )
     printed = loss / (0 + 1) + 1e-3 * 0.25 * (1e-3 + 1e-3 / 2)
-    assert printed < square < theory.nonconvex(constants).error
-
-
-@pytest.mark.parametrize("steps", [1, 4])
-def test_one_local_step_has_the_theorems_of_appendix_e(steps):
-    constants = replace(CONSTANTS, steps=steps)
-    for objective, single, several in (
-        ("strongly_convex", "E.1", "5.1"),
-        ("convex", "E.2", "5.3"),
-        ("nonconvex", "E.3", "G.2"),
-    ):
-        bound = theory.iterative_sketching(constants, objective, 0.1)
-        assert bound == THEOREMS[single if steps == 1 else several](constants, 0.1)
-    with pytest.raises(ValueError, match="objective='covnex'"):
-        theory.iterative_sketching(constants, "covnex", 0.1)
-
-
-LARGEST = {"5.1": 1 / 416, "5.3": 1 / 416, "G.2": 1 / 8,
-           "E.1": 1 / 26, "E.2": 1 / 52, "E.3": 1 / 26}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", LARGEST)
-def test_a_theorem_admits_its_largest_step_and_none_beyond(name):
-    theorem, steps = THEOREMS[name], 1 if name in ONE_STEP else 2
-    constants = replace(CONSTANTS, steps=steps, rounds=9)
-    theorem(replace(constants, step=LARGEST[name]))
-    with pytest.raises(theory.Unreachable, match=rf"step <=.*{name}.*got step="):
-        theorem(replace(constants, step=1.01 * LARGEST[name]))
-    for unknown in (0.0, math.nan):
-        with pytest.raises(ValueError, match=f"step > 0.*{name}.*got step={unknown}"):
-            theorem(replace(constants, step=unknown))
-    for target in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(ValueError, match=f"target > 0.*got target={target}"):
-            theorem(constants, target)
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "found"),
-    [
-        ("5.1", {"convexity": 2.1}, "convexity <= 2 .*got convexity=2.1"),
-        ("E.1", {"convexity": 2.1}, "convexity <= 2 .*got convexity=2.1"),
-        ("E.1", {"convexity": math.nan}, "convexity > 0 .*got convexity=nan"),
-        ("E.2", {"steps": 2}, "steps <= 1 .*got steps=2"),
-        ("E.3", {"smoothness": 0.0}, "smoothness > 0 .*got smoothness=0.0"),
-        ("5.3", {"spread": math.nan}, "spread >= 0 .*got spread=nan"),
-        ("5.3", {"rounds": 0}, "rounds >= 1 .*got rounds=0"),
-        ("G.2", {"gradient": math.nan}, "gradient > 0 .*got gradient=nan"),
-        ("G.2", {"alpha": math.nan, "operator": "count"}, "operator='count'"),
-        ("G.2", {"alpha": math.nan, "operator": "srht"}, "d to be .*got d=0"),
-    ],
-)  # fmt: skip
-def test_what_a_theorem_does_not_speak_of_is_refused_in_a_line(name, changes, found):
-    constants = replace(CONSTANTS, **{"step": 1e-3, "rounds": 9} | changes)
-    with refused(match=found):
-        THEOREMS[name](constants)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("smoothness", -1.0), ("start", math.inf), ("rounds", -1), ("b1", 1.0),
-     ("delta", 2.0), ("delta_g", 1.5)],
-)  # fmt: skip
-def test_constants_refuse_values_that_no_theorem_has(name, value):
-    with pytest.raises(ValueError, match=rf"{name}.*got {name}={value}"):
-        Constants(**{name: value})
+    bound = song.theorem_g2(1e-3, 0, L=1.0, G=0.5, f0=loss, K=1, alpha=0.0)
+    assert printed < square < bound

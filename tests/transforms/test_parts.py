@@ -13,7 +13,7 @@ from flax import nnx
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fl_sketch import algorithms, data, engine, fast, models, sketch
+from fl_sketch import algorithms, data, engine, models, sketch
 from fl_sketch.core import constants, trees
 from fl_sketch.core.keys import roots_of, round_keys
 from fl_sketch.core.protocols import Server
@@ -322,7 +322,7 @@ def test_an_optimizer_that_skips_arrays_does_not_freeze_them_under_a_sketch():
 def large():
     """Returns the loss of a transformer whose weights are most of its memory."""
     options = {"vocabulary": 4000, "width": 128, "depth": 1, "heads": 4}
-    model = models.transformer(2, **options)
+    model = models.Transformer(2, **options)
     tokens = np.asarray(jax.random.randint(KEY, (64, 8), 1, 4000), np.int32)
     params = model.init(KEY, tokens[:1])["params"]
 
@@ -349,8 +349,7 @@ def programs(trains, chunk):
     trees_, mesh = constants.trees_of(found), engine.mesh_over(jax.devices()[:1])
 
     def work(start, batch):
-        value = fast.form(lambda part: of_part(part, batch))
-        return jax.value_and_grad(value)(start)
+        return jax.value_and_grad(of_part)(start, batch)
 
     one = jax.jit(constants.as_argument(work, found)).lower(start, batch, trees_)
     op = sketch.count_sketch(64)

@@ -339,3 +339,13 @@ def test_the_page_says_what_the_model_foretells_and_was_given(tmp_path):
         "what the first model, known.npz, was trained on", "added to their sums. ",
     ):  # fmt: skip
         assert words in page, words
+
+
+def test_of_two_releases_at_once_one_appears_whole(tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(OSError, match="not empty"), release._appearing(out) as late:
+        (late / "a").write_text("late")
+        with release._appearing(out) as first:
+            (first / "a").write_text("first")
+    assert (out / "a").read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]

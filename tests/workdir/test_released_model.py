@@ -115,16 +115,9 @@ def test_numpy_alone_computes_the_logits_of_an_mlp(one, tmp_path, form, dtype):
     trained = load_trained(out)
     ours = trained.apply(trained.variables, images)
     np.testing.assert_allclose(ours, logits, rtol=1e-4, atol=1e-4)
-    # And by what params.json says, without the page.
-    said = read_json(out / origin.SIDECAR)
-    arrays, x = params_io.load(out / f"params.{form}"), x.reshape(20, -1)
-    for number in (1, 2, 3):
-        name = f"dense{number}/kernel"
-        assert list(arrays[name].shape) == said["arrays"][name]
-        place = said["axes"][name].index("inputs")
-        x = np.tensordot(x, arrays[name], (1, place)) + arrays[f"dense{number}/bias"]
-        x = np.maximum(x, 0) if number < 3 else x
-    np.testing.assert_allclose(x, logits, rtol=1e-4, atol=1e-4)
+    said = read_json(out / origin.SIDECAR)["arrays"]
+    arrays = params_io.load(out / f"params.{form}")
+    assert said == {name: list(array.shape) for name, array in arrays.items()}
 
 
 def test_a_vocabulary_leaves_the_folder_unless_private_texts_decided_it(one, tmp_path):
@@ -134,7 +127,7 @@ def test_a_vocabulary_leaves_the_folder_unless_private_texts_decided_it(one, tmp
     for found in (False, True):
         folder, out = tmp_path / f"run{found}", tmp_path / f"out{found}"
         shutil.copytree(one.folder, folder)
-        record = table._replace(found=found).described()
+        record = table._replace(found=found).to_json()
         own = with_inputs(about, dtype="int32", tokenizer=record, **texts)
         (folder / origin.SIDECAR).write_text(json.dumps(own))
         if found:
@@ -198,7 +191,7 @@ def test_code_and_paths_of_ones_own_stay_at_home(own):
     params = {"last/kernel": np.ones((3, 2), np.float32)}
     public = released_model.public(about, params, private=True)
     facts = released_model.facts(about, params)
-    assert "/home" not in json.dumps([public, facts]) and "axes" not in public
+    assert "/home" not in json.dumps([public, facts])
     assert public["model"] == own.rpartition("/")[2]
     assert public["arrays"] == {"last/kernel": [3, 2]}
     assert facts["own"] and not facts["layers"]

@@ -1,14 +1,11 @@
-"""The arrays of a pretrained model: from the names of its files to those of a module.
+"""The arrays of a pretrained model: from the names of its file to those of a module.
 
-A table has an entry for every array that a model may have. Arrays that no entry names
-are left out, unless they belong to the body of the model: then the file holds another
-model than the one its config.json describes.
+Arrays that no entry names are left out, unless they belong to the body of the model:
+then the file holds another model than the one its config.json describes.
 """
 
-import pathlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,143 +15,109 @@ from fl_sketch.core.protocols import Tree
 from fl_sketch.core.trees import named_leaves
 from fl_sketch.models.params_io import TYPES, Arrays
 
-DENSE = (1, 0)  # the axes of a kernel of PyTorch, in the order of Flax
-CONVOLUTION = (2, 3, 1, 0)
-
 
 class Entry(NamedTuple):
     """An array under two names.
 
     Attributes:
-      theirs: its name in the files, "{}" for the number of a layer.
-      ours: its name in the module.
-      axes: the order of its axes for the module; empty: unchanged.
-      optional: whether it is initialised anew if the files have none of that shape.
+      hf_name: its name in the file.
+      name: its name in the module.
+      transposed: whether it is a kernel, whose axes PyTorch has in the other order.
+      optional: whether it is initialised anew if the file has none of that shape.
     """
 
-    theirs: str
-    ours: str
-    axes: tuple[int, ...] = ()
+    hf_name: str
+    name: str
+    transposed: bool = False
     optional: bool = False
 
-    def back(self, axes: int) -> tuple[int, ...]:
-        """Returns the order of so many axes of a module, for the files."""
-        return tuple(map(int, np.argsort(self.axes))) if self.axes else (*range(axes),)
 
-    def numbered(self, layer: int) -> "Entry":
-        """Returns the entry of a layer, counted from 0 in files and 1 in a module."""
-        names = self.theirs.format(layer), self.ours.format(layer + 1)
-        return Entry(*names, self.axes, self.optional)
-
-
-def table(entries: Sequence[Entry], layers: int) -> list[Entry]:
-    """Returns a table with one entry per layer for each entry with "{}"."""
-    whole = []
-    for entry in entries:
-        several = range(layers) if "{}" in entry.theirs else [0]
-        whole += [entry.numbered(layer) for layer in several]
-    return whole
-
-
-class Form(NamedTuple):
-    """How the files of a type of model name their arrays.
+class NameMap(NamedTuple):
+    """How the file of a type of model names its arrays.
 
     Attributes:
-      table: all arrays that a module may use.
+      entries: all arrays that a module may use.
       prefix: an optional prefix of all names, such as "bert.".
-      body: a pattern of names that must be in the table.
+      body: a pattern of names that must be in the entries.
       ignored: a pattern of names in the body that no module needs.
     """
 
-    table: list[Entry]
+    entries: list[Entry]
     prefix: str
     body: str
     ignored: str
 
 
 class Found(NamedTuple):
-    """The arrays of a folder.
+    """The arrays of a folder."""
 
-    Attributes:
-      arrays: those of the module, by its names.
-      fresh: names of arrays of the module that are initialised anew.
-      left_out: names of arrays of the files that the module does not use.
-    """
-
-    arrays: Arrays
-    fresh: tuple[str, ...]
-    left_out: tuple[str, ...]
+    arrays: Arrays  # those of the module, by its names
+    fresh: tuple[str, ...]  # names in the module that are initialised anew
+    left_out: tuple[str, ...]  # names in the file that the module does not use
 
 
-class Stored(NamedTuple):
-    """An array in a file, which is not yet read."""
+def dense(hf_name: str, name: str, *, optional: bool = False) -> list[Entry]:
+    """Returns the entries of a dense layer with a bias."""
+    return [
+        Entry(f"{hf_name}.weight", f"{name}/kernel", True, optional),
+        Entry(f"{hf_name}.bias", f"{name}/bias", False, optional),
+    ]
 
-    file: pathlib.Path
-    name: str
-    shape: tuple[int, ...]
+
+def norm(hf_name: str, name: str) -> list[Entry]:
+    """Returns the entries of a layer normalisation."""
+    return [
+        Entry(f"{hf_name}.weight", f"{name}/scale"),
+        Entry(f"{hf_name}.bias", f"{name}/bias"),
+    ]
 
 
-def find(folder: Folder, form: Form, model: Tree, *, read: bool = True) -> Found:
-    """Returns the arrays of a folder that a module begins with.
+def find(folder: Folder, names: NameMap, model: Tree, *, read: bool = True) -> Found:
+    """Returns the arrays of a folder that a module starts with.
 
     Args:
       model: shapes of the module's arrays.
       read: whether arrays are read; else there are names alone.
-
-    Raises:
-      FileNotFoundError, ValueError: in one line, for files that cannot be read, for an
-        array that is missing or has another shape, or for one that a model of this type
-        does not have.
     """
-    stored, wanted = _stored(folder, form), dict(named_leaves(model))
-    chosen: dict[str, tuple[Stored, Entry]] = {}
-    fresh = []
-    for entry in form.table:
-        if entry.ours not in wanted:
-            continue
-        there, shape = stored.get(entry.theirs), tuple(wanted[entry.ours].shape)
-        if there is not None and _moved(there.shape, entry.axes) == shape:
-            chosen[entry.ours] = there, entry
-        elif entry.optional:
-            fresh.append(entry.ours)
-        else:
-            _complain(folder, entry, there, shape)
-    used = {entry.theirs for _, entry in chosen.values()}
-    known = {entry.theirs for entry in form.table}
-    for name in stored.keys() - known:
-        if re.match(form.body, name) and not re.match(form.ignored, name):
-            msg = f"Expected {folder.path} to hold arrays of {folder.kind} alone, got "
-            raise ValueError(msg + f"{name} of shape {stored[name].shape}.")
-    left = tuple(sorted(stored.keys() - used))
-    return Found(_read(chosen) if read else {}, tuple(fresh), left)
+    from safetensors import safe_open
 
-
-def _complain(
-    folder: Folder, entry: Entry, there: Stored | None, shape: tuple[int, ...]
-) -> None:
-    expected = tuple(shape[axis] for axis in entry.back(len(shape)))
-    got = f"one of shape {there.shape}" if there else "none"
-    msg = f"Expected {folder.path} to have {entry.theirs} of shape {expected}, as its "
-    raise ValueError(msg + f"config.json says, got {got}.")
-
-
-def _moved(shape: Sequence[int], axes: tuple[int, ...]) -> tuple[int, ...]:
-    if len(axes) not in (0, len(shape)):
-        return ()
-    return tuple(shape[axis] for axis in axes) if axes else tuple(shape)
-
-
-def _stored(folder: Folder, form: Form) -> dict[str, Stored]:
-    """Returns all arrays in the files of a folder, by their names without a prefix."""
-    found: dict[str, Stored] = {}
-    for file in weights(folder):
-        for name, shape in _shapes(file):
-            plain = _plain(name, form.prefix)
-            if plain in found:
-                msg = f"Expected {folder.path} to have {name} once, got it in "
-                raise ValueError(msg + f"{found[plain].file.name} and {file.name}.")
-            found[plain] = Stored(file, name, shape)
-    return found
+    file, wanted = weights(folder), dict(named_leaves(model))
+    chosen, fresh, arrays = [], [], {}
+    reading = untrusted_files.reading(file, "to be a file of safetensors")
+    with reading, safe_open(file, "numpy") as opened:
+        in_file = {_plain(name, names.prefix): name for name in opened.keys()}  # noqa: SIM118 - it is no mapping
+        shapes = {
+            hf_name: tuple(opened.get_slice(name).get_shape())
+            for hf_name, name in in_file.items()
+        }
+        for entry in names.entries:
+            if entry.name not in wanted:
+                continue
+            shape = tuple(wanted[entry.name].shape)
+            expected = shape[::-1] if entry.transposed else shape
+            found = shapes.get(entry.hf_name)
+            if found == expected:
+                chosen.append(entry)
+            elif entry.optional:
+                fresh.append(entry.name)
+            else:
+                got = f"one of shape {found}" if found else "none"
+                msg = f"Expected {folder.path} to have {entry.hf_name} of shape "
+                msg += f"{expected}, as its config.json says, got {got}."
+                raise ValueError(msg)
+        for name in shapes.keys() - {entry.hf_name for entry in names.entries}:
+            if re.match(names.body, name) and not re.match(names.ignored, name):
+                msg = f"Expected {folder.path} to hold arrays of {folder.model_type} "
+                raise ValueError(msg + f"alone, got {name} of shape {shapes[name]}.")
+        for entry in chosen if read else []:
+            array = opened.get_tensor(in_file[entry.hf_name])
+            if array.dtype.name not in TYPES.values():
+                msg = f"Expected {file} to have {entry.hf_name} of floats, got "
+                raise ValueError(msg + f"{array.dtype}.")
+            array = array.T if entry.transposed else array
+            arrays[entry.name] = np.ascontiguousarray(array, np.float32)
+    left_out = shapes.keys() - {entry.hf_name for entry in chosen}
+    return Found(arrays, tuple(fresh), tuple(sorted(left_out)))
 
 
 def _plain(name: str, prefix: str) -> str:
@@ -165,34 +128,3 @@ def _plain(name: str, prefix: str) -> str:
     """
     name = name.removeprefix(prefix)
     return re.sub(r"gamma$", "weight", re.sub(r"beta$", "bias", name))
-
-
-def _shapes(file: pathlib.Path) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yields the name and the shape of every array in a file."""
-    from safetensors import safe_open
-
-    what = "to be a file of safetensors"
-    with untrusted_files.reading(file, what), safe_open(file, "numpy") as opened:
-        for name in opened.keys():  # noqa: SIM118 - it is no mapping
-            yield name, tuple(opened.get_slice(name).get_shape())
-
-
-def _read(chosen: Mapping[str, tuple[Stored, Entry]]) -> Arrays:
-    """Returns arrays as float32, with their axes in the module's order."""
-    from safetensors import safe_open
-
-    found: Arrays = {}
-    for file in sorted({stored.file for stored, _ in chosen.values()}):
-        with safe_open(file, "numpy") as opened:
-            for name, (stored, entry) in chosen.items():
-                if stored.file == file:
-                    found[name] = _floats(opened.get_tensor(stored.name), stored, entry)
-    return found
-
-
-def _floats(array: Any, stored: Stored, entry: Entry) -> np.ndarray:
-    if array.dtype.name not in TYPES.values():
-        msg = f"Expected {stored.file} to have {stored.name} of floats, got "
-        raise ValueError(msg + f"{array.dtype}.")
-    array = array.transpose(entry.axes) if entry.axes else array
-    return np.ascontiguousarray(array, np.float32)

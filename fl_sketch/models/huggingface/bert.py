@@ -1,156 +1,118 @@
-"""BERT: an encoder, which MiniLM is too, with a head on one vector of a text.
+"""BERT: an encoder, which MiniLM is too, with a head on the mean of a text's tokens.
 
 Reference: Devlin et al. (2019). Names and numbers are those of `transformers`.
 """
 
 import functools
+from collections.abc import Mapping
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.core import FrozenDict
 
 from fl_sketch.core import validate
 from fl_sketch.core.pretrained import Folder, padding
-from fl_sketch.models.huggingface.arrays import DENSE, Entry, Form, table
-from fl_sketch.models.huggingface.attention import attend
-from fl_sketch.models.transformers import SPREAD, require_tokens
+from fl_sketch.models.huggingface import arrays
+from fl_sketch.models.huggingface.arrays import Entry, NameMap
+from fl_sketch.models.transformers import SPREAD, mean_of_tokens, require_tokens
 
-POOLS = ("mean", "first")
 ACTIVATIONS = {
     "gelu": functools.partial(jax.nn.gelu, approximate=False),
     "gelu_new": jax.nn.gelu,
     "relu": jax.nn.relu,
 }
-_ATTENTION = "encoder.layer.{}.attention"
-_LAYER = "encoder.layer.{}"
-ENTRIES = (
-    Entry("embeddings.word_embeddings.weight", "tokens/embedding"),
-    Entry("embeddings.position_embeddings.weight", "positions/embedding"),
-    Entry("embeddings.token_type_embeddings.weight", "types/embedding"),
-    Entry("embeddings.LayerNorm.weight", "norm/scale"),
-    Entry("embeddings.LayerNorm.bias", "norm/bias"),
-    *(
-        entry
-        for theirs, ours in (
-            (f"{_ATTENTION}.self.query", "block{}/query"),
-            (f"{_ATTENTION}.self.key", "block{}/key"),
-            (f"{_ATTENTION}.self.value", "block{}/value"),
-            (f"{_ATTENTION}.output.dense", "block{}/output"),
-            (f"{_LAYER}.intermediate.dense", "block{}/dense1"),
-            (f"{_LAYER}.output.dense", "block{}/dense2"),
-        )
-        for entry in (
-            Entry(f"{theirs}.weight", f"{ours}/kernel", DENSE),
-            Entry(f"{theirs}.bias", f"{ours}/bias"),
-        )
-    ),
-    Entry(f"{_ATTENTION}.output.LayerNorm.weight", "block{}/norm1/scale"),
-    Entry(f"{_ATTENTION}.output.LayerNorm.bias", "block{}/norm1/bias"),
-    Entry(f"{_LAYER}.output.LayerNorm.weight", "block{}/norm2/scale"),
-    Entry(f"{_LAYER}.output.LayerNorm.bias", "block{}/norm2/bias"),
-    Entry("pooler.dense.weight", "pooler/kernel", DENSE, optional=True),
-    Entry("pooler.dense.bias", "pooler/bias", optional=True),
-    Entry("classifier.weight", "dense/kernel", DENSE, optional=True),
-    Entry("classifier.bias", "dense/bias", optional=True),
+COUNTS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
 )
-BODY, IGNORED = r"(embeddings|encoder)\.", r"embeddings\.position_ids$"
+DENSE = (  # of a layer, in files and in a block
+    ("attention.self.query", "query"),
+    ("attention.self.key", "key"),
+    ("attention.self.value", "value"),
+    ("attention.output.dense", "output"),
+    ("intermediate.dense", "dense1"),
+    ("output.dense", "dense2"),
+)
+NORMS = (("attention.output.LayerNorm", "norm1"), ("output.LayerNorm", "norm2"))
 
 
-def form(folder: Folder) -> Form:
+def names(folder: Folder) -> NameMap:
     """Returns the names of the arrays of a folder."""
-    layers = folder.count("num_hidden_layers")
-    return Form(table(ENTRIES, layers), "bert.", BODY, IGNORED)
+    entries = [
+        Entry("embeddings.word_embeddings.weight", "tokens/embedding"),
+        Entry("embeddings.position_embeddings.weight", "positions/embedding"),
+        Entry("embeddings.token_type_embeddings.weight", "types/embedding"),
+        *arrays.norm("embeddings.LayerNorm", "norm"),
+        *arrays.dense("classifier", "dense", optional=True),
+    ]
+    for layer in range(folder.count("num_hidden_layers")):
+        hf_name, name = f"encoder.layer.{layer}", f"block{layer + 1}"
+        for theirs, ours in DENSE:
+            entries += arrays.dense(f"{hf_name}.{theirs}", f"{name}/{ours}")
+        for theirs, ours in NORMS:
+            entries += arrays.norm(f"{hf_name}.{theirs}", f"{name}/{ours}")
+    body, ignored = r"(embeddings|encoder)\.", r"embeddings\.position_ids$"
+    return NameMap(entries, "bert.", body, ignored)
 
 
-def module(
-    folder: Folder, classes: int, *, pool: str = "mean", dropout: float = 0.0
-) -> nn.Module:
+def module(folder: Folder, classes: int, *, dropout: float = 0.0) -> nn.Module:
     """Returns the module that the `config.json` of a folder describes.
 
     Args:
-      classes: the number of logits; 0: the vector itself, without a head.
-      pool: "mean": the vector is the mean of all tokens; "first": it is that of the
-        first token, after a dense layer and tanh.
+      classes: the number of logits; 0: the mean of the tokens, without a head.
       dropout: the rate in training, after the embeddings, after each part of a block
         and before the head.
-
-    Raises:
-      ValueError: in one line, for a model of another form.
     """
-    validate.one_of(POOLS, pool=pool)
     validate.below_one(dropout=dropout)
     folder.require("position_embedding_type", "absolute", default="absolute")
     folder.require("is_decoder", False, default=False)
     width, heads = folder.count("hidden_size"), folder.count("num_attention_heads")
     if width % heads:
         folder.refuse(f"heads that divide hidden_size={width}", f"{heads} heads")
-    return Bert(
-        classes,
-        vocabulary=folder.count("vocab_size"),
-        width=width,
-        depth=folder.count("num_hidden_layers"),
-        heads=heads,
-        hidden=folder.count("intermediate_size"),
-        positions=folder.count("max_position_embeddings"),
-        types=folder.count("type_vocab_size", 2),
-        activation=folder.require("hidden_act", *ACTIVATIONS, default="gelu"),
-        epsilon=folder.number("layer_norm_eps", 1e-12),
-        pad=padding(folder),
-        pool=pool,
-        dropout=dropout,
-    )
+    config = {key: folder.count(key) for key in COUNTS} | {
+        "type_vocab_size": folder.count("type_vocab_size", 2),
+        "hidden_act": folder.require("hidden_act", *ACTIVATIONS, default="gelu"),
+        "layer_norm_eps": folder.number("layer_norm_eps", 1e-12),
+        "pad_token_id": padding(folder),
+    }
+    return Bert(classes, FrozenDict(config), dropout)
 
 
 class Bert(nn.Module):
-    """The module of `module`.
-
-    Attributes:
-      hidden: the width of a block's inner layer.
-      positions: the number of embeddings of places, the most tokens of a text.
-      types: the number of embeddings of segments, of which the first one is used.
-      pad: the token after the end of a text, which no place sees.
-    """
+    """The encoder; `config` has what it needs of `config.json`, by the names there."""
 
     classes: int
-    vocabulary: int
-    width: int
-    depth: int
-    heads: int
-    hidden: int
-    positions: int
-    types: int
-    activation: str
-    epsilon: float
-    pad: int
-    pool: str
-    dropout: float
+    config: Mapping[str, Any]
+    dropout: float = 0.0
 
     @nn.compact
     def __call__(self, tokens: jax.Array, train: bool = False) -> jax.Array:
         """Returns logits [batch, classes] of `tokens`, integers [batch, length]."""
-        require_tokens(tokens, self.positions)
-        there = tokens != self.pad
+        config = self.config
+        require_tokens(tokens, config["max_position_embeddings"])
         drop = nn.Dropout(self.dropout, deterministic=not train)
-        x = _table(self.vocabulary, self.width, "tokens")(tokens)
-        places = jnp.arange(tokens.shape[1])
-        x += _table(self.positions, self.width, "positions")(places)
-        x += _table(self.types, self.width, "types")(jnp.zeros(1, jnp.int32))
-        x = drop(_norm(self.epsilon, "norm")(x))
-        for number in range(self.depth):
-            block = Block(
-                self.heads,
-                self.hidden,
-                self.activation,
-                self.epsilon,
-                self.dropout,
-                name=f"block{number + 1}",
-            )
-            x = block(x, there[:, None], train)
-        if self.pool == "first":
-            x = jnp.tanh(nn.Dense(self.width, name="pooler")(x[:, 0]))
-        else:
-            shares = there / jnp.maximum(there.sum(1, keepdims=True), 1)
-            x = (x * shares.astype(x.dtype)[..., None]).sum(1)
+
+        def embedded(count, name, indices):
+            width = config["hidden_size"]
+            table = nn.Embed(config[count], width, embedding_init=SPREAD, name=name)
+            return table(indices)
+
+        positions = jnp.arange(tokens.shape[1])
+        x = embedded("vocab_size", "tokens", tokens)
+        x += embedded("max_position_embeddings", "positions", positions)
+        x += embedded("type_vocab_size", "types", jnp.zeros(1, jnp.int32))
+        x = drop(_norm(config, "norm")(x))
+        is_token = tokens != config["pad_token_id"]
+        for number in range(config["num_hidden_layers"]):
+            block = Block(config, self.dropout, name=f"block{number + 1}")
+            x = block(x, is_token[:, None], train)
+        x = mean_of_tokens(x, is_token)
         if not self.classes:
             return x
         return nn.Dense(self.classes, kernel_init=SPREAD, name="dense")(drop(x))
@@ -159,10 +121,7 @@ class Bert(nn.Module):
 class Block(nn.Module):
     """Attention and two dense layers, each normalised after it is added."""
 
-    heads: int
-    hidden: int
-    activation: str
-    epsilon: float
+    config: Mapping[str, Any]
     dropout: float
 
     @nn.compact
@@ -171,27 +130,46 @@ class Block(nn.Module):
 
         Args:
           x: tokens.
-          mask: bool [batch, 1, length], which places there are to see.
+          mask: bool [batch, 1, length], which positions there are to see.
           train: whether there is dropout.
         """
-        width = x.shape[-1]
+        config, width = self.config, x.shape[-1]
         drop = nn.Dropout(self.dropout, deterministic=not train)
 
         def heads(name):
             y = nn.Dense(width, name=name)(x)
-            return y.reshape(*x.shape[:2], self.heads, width // self.heads)
+            return y.reshape(*x.shape[:2], config["num_attention_heads"], -1)
 
         y = attend(heads("query"), heads("key"), heads("value"), mask)
         y = drop(nn.Dense(width, name="output")(y))
-        x = _norm(self.epsilon, "norm1")(x + y)
-        y = nn.Dense(self.hidden, name="dense1")(x)
-        y = nn.Dense(width, name="dense2")(ACTIVATIONS[self.activation](y))
-        return _norm(self.epsilon, "norm2")(x + drop(y))
+        x = _norm(config, "norm1")(x + y)
+        y = nn.Dense(config["intermediate_size"], name="dense1")(x)
+        y = nn.Dense(width, name="dense2")(ACTIVATIONS[config["hidden_act"]](y))
+        return _norm(config, "norm2")(x + drop(y))
 
 
-def _table(rows: int, width: int, name: str) -> nn.Embed:
-    return nn.Embed(rows, width, embedding_init=SPREAD, name=name)
+def _norm(config: Mapping[str, Any], name: str) -> nn.LayerNorm:
+    return nn.LayerNorm(config["layer_norm_eps"], use_fast_variance=False, name=name)
 
 
-def _norm(epsilon: float, name: str) -> nn.LayerNorm:
-    return nn.LayerNorm(epsilon, use_fast_variance=False, name=name)
+def attend(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array
+) -> jax.Array:
+    """Returns what each position takes from the positions that it may see.
+
+    Args:
+      query: [batch, length, heads, width].
+      key: the same with as many heads, or a divisor of them: each is then used by
+        several consecutive heads of queries.
+      value: as `key`.
+      mask: bool, [batch or 1, length or 1, length]: the positions to which each
+        position attends.
+    """
+    batch, length, heads, width = query.shape
+    groups = key.shape[2]
+    query = query.reshape(batch, length, groups, heads // groups, width)
+    scores = jnp.einsum("bqghd,bkgd->bghqk", query, key) * width**-0.5
+    scores = jnp.where(mask[:, None, None], scores, jnp.finfo(scores.dtype).min)
+    shares = jax.nn.softmax(scores)
+    taken = jnp.einsum("bghqk,bkgd->bqghd", shares, value)
+    return taken.reshape(batch, length, heads * width)

@@ -4,38 +4,56 @@ References: Touvron et al. (2023); Su et al. (2021) on rotations; Ainslie et al.
 on heads that share keys. Names and numbers are those of `transformers`.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.core import FrozenDict
 
 from fl_sketch.core.pretrained import Folder, padding
-from fl_sketch.models.huggingface.arrays import DENSE, Entry, Form, table
-from fl_sketch.models.huggingface.attention import attend
+from fl_sketch.models.huggingface.arrays import Entry, NameMap
+from fl_sketch.models.huggingface.bert import attend
 from fl_sketch.models.transformers import SPREAD, require_tokens
 
-_ATTENTION, _MLP = "layers.{}.self_attn", "layers.{}.mlp"
-ENTRIES = (
-    Entry("embed_tokens.weight", "tokens/embedding"),
-    Entry("layers.{}.input_layernorm.weight", "block{}/norm1/scale"),
-    Entry(f"{_ATTENTION}.q_proj.weight", "block{}/query/kernel", DENSE),
-    Entry(f"{_ATTENTION}.k_proj.weight", "block{}/key/kernel", DENSE),
-    Entry(f"{_ATTENTION}.v_proj.weight", "block{}/value/kernel", DENSE),
-    Entry(f"{_ATTENTION}.o_proj.weight", "block{}/output/kernel", DENSE),
-    Entry("layers.{}.post_attention_layernorm.weight", "block{}/norm2/scale"),
-    Entry(f"{_MLP}.gate_proj.weight", "block{}/gate/kernel", DENSE),
-    Entry(f"{_MLP}.up_proj.weight", "block{}/dense1/kernel", DENSE),
-    Entry(f"{_MLP}.down_proj.weight", "block{}/dense2/kernel", DENSE),
-    Entry("norm.weight", "norm/scale"),
-    Entry("lm_head.weight", "logits/kernel", DENSE),
-    Entry("score.weight", "dense/kernel", DENSE, optional=True),
+COUNTS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
 )
-BODY, IGNORED = r"(embed_tokens|layers|norm)\.", r".*\.rotary_emb\.inv_freq$"
+DENSE = (  # of a layer, in files and in a block
+    ("self_attn.q_proj", "query"),
+    ("self_attn.k_proj", "key"),
+    ("self_attn.v_proj", "value"),
+    ("self_attn.o_proj", "output"),
+    ("mlp.gate_proj", "gate"),
+    ("mlp.up_proj", "dense1"),
+    ("mlp.down_proj", "dense2"),
+)
+NORMS = (("input_layernorm", "norm1"), ("post_attention_layernorm", "norm2"))
 
 
-def form(folder: Folder) -> Form:
+def names(folder: Folder) -> NameMap:
     """Returns the names of the arrays of a folder."""
-    layers = folder.count("num_hidden_layers")
-    return Form(table(ENTRIES, layers), "model.", BODY, IGNORED)
+    entries = [
+        Entry("embed_tokens.weight", "tokens/embedding"),
+        Entry("norm.weight", "norm/scale"),
+        Entry("lm_head.weight", "logits/kernel", transposed=True),
+        Entry("score.weight", "dense/kernel", transposed=True, optional=True),
+    ]
+    for layer in range(folder.count("num_hidden_layers")):
+        hf_name, name = f"layers.{layer}", f"block{layer + 1}"
+        for theirs, ours in DENSE:
+            kernel = f"{name}/{ours}/kernel"
+            entries.append(Entry(f"{hf_name}.{theirs}.weight", kernel, transposed=True))
+        for theirs, ours in NORMS:
+            scale = f"{name}/{ours}/scale"
+            entries.append(Entry(f"{hf_name}.{theirs}.weight", scale))
+    body, ignored = r"(embed_tokens|layers|norm)\.", r".*\.rotary_emb\.inv_freq$"
+    return NameMap(entries, "model.", body, ignored)
 
 
 def module(folder: Folder, classes: int) -> nn.Module:
@@ -43,36 +61,29 @@ def module(folder: Folder, classes: int) -> nn.Module:
 
     Args:
       classes: the size of the vocabulary, or 0: logits of the next token at every
-        place; any other number: logits of the whole text, by a head on its last token.
-
-    Raises:
-      ValueError: in one line, for a model of another form.
+        position; any other number: logits of the text, by a head on its last token.
     """
     folder.require("hidden_act", "silu", default="silu")
     for key in ("attention_bias", "mlp_bias"):
         folder.require(key, False, default=False)
-    width, heads = folder.count("hidden_size"), folder.count("num_attention_heads")
+    config = {key: folder.count(key) for key in COUNTS}
+    heads = config["num_attention_heads"]
     groups = folder.count("num_key_value_heads", heads)
-    each = folder.count("head_dim", width // heads)
+    each = folder.count("head_dim", config["hidden_size"] // heads)
     if heads % groups or each % 2:
         text = "num_key_value_heads to divide num_attention_heads and an even head_dim"
         folder.refuse(text, f"{groups}, {heads} and {each}")
-    vocabulary = folder.count("vocab_size")
-    return Llama(
-        vocabulary if classes in (0, vocabulary) else classes,
-        vocabulary=vocabulary,
-        width=width,
-        depth=folder.count("num_hidden_layers"),
-        heads=heads,
-        groups=groups,
-        each=each,
-        hidden=folder.count("intermediate_size"),
-        positions=folder.count("max_position_embeddings", 2048),
-        theta=_theta(folder),
-        epsilon=folder.number("rms_norm_eps", 1e-6),
-        tied=folder.require("tie_word_embeddings", True, False, default=False),
-        pad=padding(folder),
-    )
+    tied = folder.require("tie_word_embeddings", True, False, default=False)
+    config |= {
+        "num_key_value_heads": groups,
+        "head_dim": each,
+        "max_position_embeddings": folder.count("max_position_embeddings", 2048),
+        "rope_theta": _theta(folder),
+        "rms_norm_eps": folder.number("rms_norm_eps", 1e-6),
+        "tie_word_embeddings": tied,
+        "pad_token_id": padding(folder),
+    }
+    return Llama(classes or folder.count("vocab_size"), FrozenDict(config))
 
 
 def _theta(folder: Folder) -> float:
@@ -86,36 +97,16 @@ def _theta(folder: Folder) -> float:
 
 
 class Llama(nn.Module):
-    """The module of `module`.
-
-    Attributes:
-      groups: the number of heads of keys and of values.
-      each: the width of a head.
-      hidden: the width of a block's inner layer.
-      positions: the most tokens of a text.
-      theta: the base of rotations.
-      tied: whether logits are products with the embeddings.
-      pad: the token after the end of a text.
-    """
+    """The decoder; `config` has what it needs of `config.json`, by the names there."""
 
     classes: int
-    vocabulary: int
-    width: int
-    depth: int
-    heads: int
-    groups: int
-    each: int
-    hidden: int
-    positions: int
-    theta: float
-    epsilon: float
-    tied: bool
-    pad: int
+    config: Mapping[str, Any]
 
     @property
     def padding(self) -> int | None:
-        """The target that does not count, where every place has one; else None."""
-        return self.pad if self.classes == self.vocabulary else None
+        """The target that does not count, where every position has one; else None."""
+        generates = self.classes == self.config["vocab_size"]
+        return self.config["pad_token_id"] if generates else None
 
     @nn.compact
     def __call__(self, tokens: jax.Array) -> jax.Array:
@@ -125,39 +116,32 @@ class Llama(nn.Module):
           Logits [batch, length, classes] of the token after each token, or [batch,
           classes] of the text.
         """
-        require_tokens(tokens, self.positions)
-        length = tokens.shape[1]
-        embed = nn.Embed(
-            self.vocabulary, self.width, embedding_init=SPREAD, name="tokens"
-        )
+        config, length = self.config, tokens.shape[1]
+        require_tokens(tokens, config["max_position_embeddings"])
+        vocabulary, width = config["vocab_size"], config["hidden_size"]
+        embed = nn.Embed(vocabulary, width, embedding_init=SPREAD, name="tokens")
         x, seen = embed(tokens), jnp.tril(jnp.ones((1, length, length), bool))
-        turns = _turns(length, self.each, self.theta)
-        for number in range(self.depth):
-            block = Block(
-                self.heads,
-                self.groups,
-                self.each,
-                self.hidden,
-                self.epsilon,
-                name=f"block{number + 1}",
-            )
-            x = block(x, seen, turns)
-        x = nn.RMSNorm(self.epsilon, name="norm")(x)
-        if self.classes != self.vocabulary:
-            places = jnp.arange(length) * (tokens != self.pad)
+        # Cosines and sines of the angles of each position, [length, width of a head].
+        each = config["head_dim"]
+        speeds = config["rope_theta"] ** (-jnp.arange(0, each, 2) / each)
+        angles = jnp.arange(length)[:, None] * jnp.concatenate([speeds, speeds])
+        turns = jnp.cos(angles), jnp.sin(angles)
+        for number in range(config["num_hidden_layers"]):
+            x = Block(config, name=f"block{number + 1}")(x, seen, turns)
+        x = _norm(config, "norm")(x)
+        if self.classes != vocabulary:
+            places = jnp.arange(length) * (tokens != config["pad_token_id"])
             x = jnp.take_along_axis(x, places.max(1)[:, None, None], 1)[:, 0]
             return _dense(self.classes, "dense")(x)
-        return embed.attend(x) if self.tied else _dense(self.vocabulary, "logits")(x)
+        if config["tie_word_embeddings"]:
+            return embed.attend(x)
+        return _dense(vocabulary, "logits")(x)
 
 
 class Block(nn.Module):
     """Attention and a gated layer, each on normalised tokens and added to them."""
 
-    heads: int
-    groups: int
-    each: int
-    hidden: int
-    epsilon: float
+    config: Mapping[str, Any]
 
     @nn.compact
     def __call__(
@@ -167,21 +151,22 @@ class Block(nn.Module):
 
         Args:
           x: tokens.
-          mask: bool [1, length, length], which places a place may see.
-          turns: cosines and sines of each place, [length, each].
+          mask: bool [1, length, length], which positions a position may see.
+          turns: cosines and sines of each position, [length, width of a head].
         """
+        config = self.config
 
-        def heads(y, count, name):
-            y = _dense(count * self.each, name)(y)
-            return y.reshape(*x.shape[:2], count, self.each)
+        def heads(count, name):
+            z = _dense(config[count] * config["head_dim"], name)(y)
+            return z.reshape(*x.shape[:2], config[count], config["head_dim"])
 
-        y = nn.RMSNorm(self.epsilon, name="norm1")(x)
-        query = _turned(heads(y, self.heads, "query"), turns)
-        key = _turned(heads(y, self.groups, "key"), turns)
-        y = attend(query, key, heads(y, self.groups, "value"), mask)
-        x = x + _dense(x.shape[-1], "output")(y)
-        y = nn.RMSNorm(self.epsilon, name="norm2")(x)
-        y = nn.silu(_dense(self.hidden, "gate")(y)) * _dense(self.hidden, "dense1")(y)
+        y = _norm(config, "norm1")(x)
+        query = _turned(heads("num_attention_heads", "query"), turns)
+        key = _turned(heads("num_key_value_heads", "key"), turns)
+        value = heads("num_key_value_heads", "value")
+        x = x + _dense(x.shape[-1], "output")(attend(query, key, value, mask))
+        y, hidden = _norm(config, "norm2")(x), config["intermediate_size"]
+        y = nn.silu(_dense(hidden, "gate")(y)) * _dense(hidden, "dense1")(y)
         return x + _dense(x.shape[-1], "dense2")(y)
 
 
@@ -189,15 +174,12 @@ def _dense(features: int, name: str) -> nn.Dense:
     return nn.Dense(features, use_bias=False, kernel_init=SPREAD, name=name)
 
 
-def _turns(length: int, width: int, theta: float) -> tuple[jax.Array, jax.Array]:
-    """Returns cosines and sines of the angles of each place, [length, width]."""
-    speeds = theta ** (-jnp.arange(0, width, 2) / width)
-    angles = jnp.arange(length)[:, None] * jnp.concatenate([speeds, speeds])
-    return jnp.cos(angles), jnp.sin(angles)
+def _norm(config: Mapping[str, Any], name: str) -> nn.RMSNorm:
+    return nn.RMSNorm(config["rms_norm_eps"], name=name)
 
 
 def _turned(x: jax.Array, turns: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """Returns heads [batch, length, heads, width] turned by their places' angles."""
+    """Returns heads [batch, length, heads, width] turned by their positions' angles."""
     cos, sin = (turn[:, None].astype(x.dtype) for turn in turns)
     first, second = jnp.split(x, 2, -1)
     return x * cos + jnp.concatenate([-second, first], -1) * sin

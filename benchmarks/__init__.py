@@ -1,0 +1,1 @@
+"""Benchmarks beside the package; in a clone: python -m benchmarks.NAME."""

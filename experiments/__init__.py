@@ -1,0 +1,1 @@
+"""The studies behind results/: one file each, `python -m experiments` lists them."""

@@ -1,1 +1,0 @@
-"""Experiments: measurements of papers' claims, attacks and audits."""

@@ -1,1 +1,0 @@
-"""Rounds compiled ahead of time for accelerators that this machine lacks."""

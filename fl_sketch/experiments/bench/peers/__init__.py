@@ -1,1 +1,0 @@
-"""Programs that run the same rounds, each in its own process: see `serving`."""

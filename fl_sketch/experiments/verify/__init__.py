@@ -1,1 +1,0 @@
-"""Theorems compared with measurements, on problems whose constants are known."""

@@ -1,0 +1,258 @@
+"""An audit of a config finds less than it claims, unless the claim is wrong."""
+
+import dataclasses
+import functools
+
+import pytest
+
+from fl_sketch.audit import canaries, config_audit, game
+from fl_sketch.config import privacy as protection
+from fl_sketch.privacy import accounting, integer_noise
+from fl_sketch.run import prepare
+from tests.run.configs import config_with
+
+pytestmark = pytest.mark.slow
+
+FEW = config_audit.Audit(trials=2**15, rounds=2, canaries=80)
+POISSON = {
+    "data__clients": 400,
+    "cohort__sampling": "poisson",
+    "cohort__size": 100,
+    "client__batch": 3,
+    "client__batches": "whole",
+    "rounds": 5,
+    "privacy__bound": "clip",
+    "privacy__noise_multiplier": 1.5,
+    "privacy__delta": 1e-3,
+}
+EVERYONE = {"cohort__sampling": "everyone", "data__clients": 100}
+REPLACED = {"privacy__relation": "replace_one", "privacy__noise_multiplier": 3.0}
+SKELLAM = {
+    "privacy__noise": "skellam",
+    "privacy__bits": 16,
+    "privacy__smallest_cohort": 80,
+}
+FETCHSGD = {"algorithm": "fetchsgd", "sketch__rows": 5, "server__optimizer": "sgd"}
+EXAMPLES = {
+    "algorithm": "private_sketching",
+    "privacy__bound": "none",
+    "privacy__unit": "example",
+    "data__clients": 3,
+}
+# Every sampling, relation, bound, form and kind of noise is in a row.
+CONFIGS = {
+    "fixed, replaced, normalised": POISSON
+    | REPLACED
+    | FETCHSGD
+    | {"cohort__sampling": "fixed", "privacy__bound": "normalise"},
+    "poisson, replaced, watched, adaptive": POISSON
+    | REPLACED
+    | {"privacy__bound": "adaptive", "privacy__watch": True},
+    "an update": POISSON | EVERYONE | {"privacy__form": "update"},
+    "distributed": POISSON
+    | EVERYONE
+    | REPLACED
+    | {"privacy__noise": "distributed", "privacy__smallest_cohort": 80},
+    "integers of clients": POISSON | EVERYONE | REPLACED | SKELLAM,
+    "integers of the server": POISSON | EVERYONE | {"privacy__bits": 16},
+    "two exchanges of integers": POISSON
+    | {"algorithm": "fedsketch", "sketch__query": "heaprix", "sketch__rows": 5}
+    | {"privacy__bits": 14},
+    "two exchanges": POISSON
+    | {"algorithm": "fedsketch", "sketch__query": "heaprix", "sketch__rows": 5},
+    "all examples": POISSON
+    | EXAMPLES
+    | {"cohort__sampling": "everyone", "client__batch": 479},
+    "some examples": POISSON
+    | EXAMPLES
+    | REPLACED
+    | {"cohort__sampling": "fixed", "cohort__size": 2}
+    | {"client__batches": "subsets", "client__batch": 240},
+}
+
+
+# What is known of fixed samples is a bound by moments, which is not tight.
+LEAST = {
+    "fixed, replaced, normalised": 0.2,
+    "some examples": 0.2,
+    "two exchanges of integers": 0.2,
+}
+
+# How many times as many trials a game needs for its bound.
+MORE = {"poisson, replaced, watched, adaptive": 4}
+
+
+@functools.cache
+def played(name, **changes):
+    trials = FEW.trials * MORE.get(name, 1)
+    setup = prepare(config_with(**CONFIGS[name] | changes))
+    return config_audit.play(setup, FEW._replace(trials=trials))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_game_stays_below_the_claim(name):
+    row = played(name)
+    assert LEAST.get(name, 0.6) < row.found_epsilon / row.claimed_epsilon <= 1
+    assert row.claimed_epsilon < row.most_epsilon and row.trials >= FEW.trials
+
+
+def halved(config, bare, z, numbers, params):
+    return GUARDED(config, bare, z / 2, numbers, params)
+
+
+GUARDED = protection.guarded
+
+
+@pytest.mark.parametrize("name", ["two exchanges", "an update", "integers of clients"])
+def test_a_config_with_half_the_noise_is_exposed(name, monkeypatch):
+    monkeypatch.setattr(protection, "guarded", halved)
+    twice = 2 * CONFIGS[name]["privacy__noise_multiplier"]  # its half is the row's
+    assert played(name, privacy__noise_multiplier=twice).broken
+
+
+def noise_of(name, **changes):
+    return config_audit.noise(prepare(config_with(**CONFIGS[name] | changes)), FEW)
+
+
+def with_noise(change):
+    """Returns noise of which a part is wrong, in place of `integer_noise.noise`."""
+    right = integer_noise.noise
+
+    def noise(key, shape, kind, variance):
+        return change(lambda scale: right(key, shape, kind, scale * variance))
+
+    return noise
+
+
+WRONG = {  # the noise of one draw, by a function of its variance over the right one
+    "half the variance": lambda draw: draw(0.5),
+    "one share of four missing": lambda draw: draw(0.75),
+    "a twentieth lost": lambda draw: draw(0.95),
+}
+
+
+@pytest.mark.parametrize("name", ["integers of clients", "integers of the server"])
+def test_the_noise_of_integers_is_as_large_as_was_counted(name, monkeypatch):
+    found = noise_of(name)
+    assert not found.broken and 1 - found.margin < found.share < 1 + found.margin
+    assert found.samples >= FEW.trials and f"{found.share:.4f}" in found.what
+    for wrong in WRONG.values():
+        monkeypatch.undo()
+        monkeypatch.setattr(integer_noise, "noise", with_noise(wrong))
+        assert config_audit.noise(
+            prepare(config_with(**CONFIGS[name])), FEW._replace(trials=2**18)
+        ).broken
+
+
+def test_the_noise_is_right_where_few_clients_are_no_whole_number():
+    """Cohorts of 40 among 400 are 0.4 of four clients."""
+    options = {"data__clients": 400, "cohort__size": 40}
+    options |= {"cohort__sampling": "poisson", "privacy__relation": "add_remove"}
+    config = config_with(**CONFIGS["integers of the server"] | options)
+    found = config_audit.noise(prepare(config), FEW)
+    assert not found.broken and 1 - found.margin < found.share < 1 + found.margin
+
+
+def test_noise_that_is_always_even_gives_low_bits_away(monkeypatch):
+    """Though it has the variance that was counted."""
+    odd = {"privacy__granularity": 1 / 202}  # half of a message is 101 steps
+    assert not played("integers of the server", **odd).broken
+    even = with_noise(lambda draw: 2 * draw(0.25))
+    monkeypatch.setattr(integer_noise, "noise", even)
+    assert not noise_of("integers of the server", **odd).broken
+    setup = prepare(config_with(**CONFIGS["integers of the server"] | odd))
+    row = config_audit.play(setup, FEW)
+    assert row.broken and row.found_epsilon > 2 * row.claimed_epsilon
+
+
+def test_an_exchange_that_was_not_counted_is_exposed():
+    setup = prepare(config_with(**CONFIGS["two exchanges"]))
+    plan = setup.guarantee.plan
+    assert plan.releases == 2
+    forgotten = setup.guarantee._replace(plan=plan._replace(releases=1))
+    assert config_audit.play(
+        dataclasses.replace(setup, guarantee=forgotten), FEW
+    ).broken
+
+
+PLAYED = game.Found("game", 1.0, 1e-3, 0.9, 0.95, 8 * game.BLOCK, 9.0, 0.1)
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """No game is played here."""
+    monkeypatch.setattr(config_audit, "play", lambda setup, few: PLAYED)
+
+
+@pytest.mark.usefixtures("known")
+def test_both_audits_of_a_config_are_made():
+    first, run = config_audit.run(config_with(**POISSON), FEW)
+    assert first == PLAYED
+    assert 0 <= run.found_epsilon <= run.claimed_epsilon
+    assert "5 rounds, 80 of 480 clients are canaries" in run.what
+    assert run.trials == 80 and "of 16 guesses right" in run.what
+    plan = accounting.Plan(5, 120, 480)
+    assert run.claimed_epsilon == pytest.approx(
+        accounting.spent(plan, 1.5, delta=1e-3), abs=1e-3
+    )
+
+
+REPLACED_RUN = (
+    POISSON | EVERYONE | REPLACED | {"algorithm": "fedopt", "compute__devices": 1}
+)
+
+
+def test_canaries_that_push_up_or_down_find_half_a_promise_out(monkeypatch):
+    monkeypatch.setattr(
+        protection, "guarded", lambda c, b, z, *rest: GUARDED(c, b, z / 50, *rest)
+    )
+    config = config_with(**REPLACED_RUN | {"privacy__noise_multiplier": 40.0})
+    assert config_audit.with_canaries(
+        prepare(config), FEW._replace(canaries=120)
+    ).broken
+
+
+UNFIT = {
+    "unit=example": CONFIGS["all examples"],
+    "algorithm=fetchsgd": POISSON | FETCHSGD,
+}
+
+
+@pytest.mark.usefixtures("known")
+@pytest.mark.parametrize("why", UNFIT)
+def test_runs_without_a_place_for_canaries_are_left_out(why):
+    first, line = config_audit.run(config_with(**UNFIT[why]), FEW)
+    assert first == PLAYED
+    assert "left out" in line and why in line
+
+
+def test_what_claims_nothing_is_refused():
+    with pytest.raises(ValueError, match="config.privacy: .*bound='none'"):
+        list(config_audit.run(config_with(), FEW))
+
+
+def test_audits_that_cannot_be_made_are_refused():
+    with pytest.raises(ValueError, match="canaries=5"):
+        config_audit.check(FEW._replace(canaries=5))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "sample", "population", "few"),
+    [
+        ("everyone", 400, 400, (4, 4)),
+        ("poisson", 37, 1000, (0.148, 4)),
+        ("fixed", 100, 400, (1, 4)),
+        ("fixed", 30, 60, (2, 4)),
+        ("fixed", 100, 1437, (3, 43)),  # nearly
+        ("fixed", 1, 1000, (1, 64)),  # by far not
+    ],
+)
+def test_few_units_have_the_rate_of_many(sampling, sample, population, few):
+    plan = accounting.Plan(1, sample, population, sampling)
+    found = canaries.few(plan)
+    assert (found.sample, found.population) == pytest.approx(few)
+
+
+def test_distributed_noise_is_that_of_several():
+    found = canaries.few(accounting.Plan(1, 100, 400, "fixed", shares=100))
+    assert (found.sample, found.population) == (2, 8)

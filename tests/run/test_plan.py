@@ -1,0 +1,68 @@
+"""A plan says what a run will send, and says it before anything is compiled."""
+
+import re
+
+import pytest
+
+from fl_sketch.engine import graph as graphs
+from fl_sketch.run import plan, run, task_of
+from fl_sketch.workdir.rows import sized
+from tests.run.configs import config_with, quiet, rows_of
+
+MESSAGE = 4 * 32 + 4
+HEAVY = {"algorithm": "fedsketch", "sketch__query": "heaprix", "sketch__heavy": 10}
+ALONE = {"network__graph": "complete", "cohort__sampling": "everyone"}
+
+
+def lines(graph=None, **changes):
+    config = config_with(**changes)
+    graph = graph and graphs.named(graph, config.data.clients)
+    return plan.lines(config, task_of(config), graph)
+
+
+@pytest.mark.slow
+def test_the_bytes_planned_are_the_bytes_sent():
+    changes = {"rounds": 3, "download": "model"}
+    (row,) = rows_of(eval_every=3, **changes)
+    up, down = row["bytes_up_total"], row["bytes_down_total"]
+    sent = f"per round: {up // 3} bytes up, {down // 3} down; 3 rounds: "
+    sent += f"{sized(up)} up, {sized(down)} down"
+    assert sent in lines(**changes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [{"download": "messages"}, {"download": "model", "client__trains": "bias"}],
+)
+def test_first_downloads_are_planned(changes, tmp_path):
+    run(config_with(rounds=1, data__public=True), tmp_path, say=quiet)
+    changes |= {"rounds": 12, "model__init_from": str(tmp_path)}
+    (row,) = rows_of(eval_every=12, **changes)
+    text = "\n".join(lines(**changes))
+    (found,) = re.findall(r"about ([\d.]+) MB down, first downloads included", text)
+    assert float(found) == pytest.approx(row["bytes_down_total"] / 1e6, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("graph", "changes", "found"),
+    [
+        # 20 nodes on a ring: every message crosses every edge once or twice.
+        ("ring", {}, "without a server: 20 edges; flood: .* in 10 hops; per round: "
+         f"{20 * 20 * MESSAGE} bytes in total, at most {10 * MESSAGE} over"),
+        ("grid:4x5", {}, "tree: .* 38 messages per exchange in 8 hops; per round: "
+         f"{38 * 4 * 32} bytes in total, at most {4 * 32} over"),  # node 7 is the root
+        ("ring", {"algorithm": "ef21"}, "tree: impossible"),
+        # A flood sends its origin with both exchanges.
+        ("ring", HEAVY, f"{20 * 20 * (4 * 32 + 4 * 10 + 2 * 4)} bytes in total"),
+        (None, ALONE, "without a server: 190 edges"),
+        ("ring", ALONE, "without a server: 20 edges"),  # the flag's
+        (None, {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0,
+                "privacy__relation": "replace_one"}, "noise multiplier 1"),
+    ],
+)  # fmt: skip
+def test_a_plan_has_the_bytes_of_its_network_and_its_privacy(graph, changes, found):
+    printed = lines(graph=graph, **changes)
+    assert any(re.search(found, line) for line in printed)
+    served = "network__graph" not in changes
+    assert any(line.startswith("per round:") for line in printed) == served
