@@ -190,7 +190,7 @@ VECTORS = {
     "power law": DRAW.choice([-1.0, 1.0], LENGTH) / np.arange(1.0, LENGTH + 1),
     "dense": DRAW.normal(size=LENGTH),
 }
-# By the columns of a sketch, the kinds of HEAPRIX that laws ask for besides PRIVIX.
+# By the heavy coordinates, the kinds of HEAPRIX that laws ask for besides PRIVIX.
 ASKED = {COLUMNS: ["exact", "estimated"], LENGTH: ["exact"]}
 
 
@@ -209,10 +209,10 @@ class Error(NamedTuple):
 
 
 @functools.cache
-def errors(columns):
-    """Returns the errors of the channels of this budget, by name and by vector."""
-    op = sketch.count_sketch(columns, ROWS)
-    ways = {kind: channels.heaprix(op, columns, values=kind) for kind in ASKED[columns]}
+def errors(m):
+    """Returns the errors of channels with m heavy values, by name and by vector."""
+    op = sketch.count_sketch(COLUMNS, ROWS)
+    ways = {kind: channels.heaprix(op, m, values=kind) for kind in ASKED[m]}
     ways["privix"] = channels.sketched(op)
 
     @quickly
@@ -240,8 +240,8 @@ def errors(columns):
 
 def test_heaprix_is_better_than_privix_and_becomes_exact_as_m_grows_to_d():
     few, all_ = (
-        [errors(columns)[name]["power law"].energy for name in ("exact", "privix")]
-        for columns in ASKED
+        [errors(m)[name]["power law"].energy for name in ("exact", "privix")]
+        for m in ASKED
     )
     assert few[0] < few[1] and all_[0] < 1e-10
 
