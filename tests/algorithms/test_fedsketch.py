@@ -238,12 +238,12 @@ def errors(m):
     return by_name
 
 
-def test_heaprix_is_better_than_privix_and_becomes_exact_as_m_grows_to_d():
+def test_heaprix_becomes_exact_as_m_grows_to_d_and_privix_does_not():
     few, all_ = (
         [errors(m)[name]["power law"].energy for name in ("exact", "privix")]
         for m in ASKED
     )
-    assert few[0] < few[1] and all_[0] < 1e-10
+    assert few[0] < few[1] and all_[0] < 1e-10 and all_[1] > 1e-3
 
 
 def test_heaprix_with_the_papers_shared_hashes_is_biased_on_dense_vectors():
