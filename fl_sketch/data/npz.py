@@ -165,11 +165,6 @@ def checked(
         shapes = dict.fromkeys(f"{array.dtype} {array.shape[1:]}" for array in alike)
         if len(shapes) > 1:
             _refuse(where, f"{kind} of one type and shape", " and ".join(shapes))
-    kept = [array for part in parts.values() for array in part]
-    given = [arrays[key] for key in (*ARRAYS, *VALIDATION)[: len(kept)]]
-    if finite and any(map(_rounded, given, kept)):
-        text = f"float64 numbers of {where} are rounded to float32, as models have them"
-        warnings.warn(text, stacklevel=3)
     width = 0 if targets == CLASSES else parts["train"].targets.shape[1]
     splits = from_parts(name, parts, width)
     if OWNERS in arrays:
@@ -264,11 +259,6 @@ def _floats(where: str, name: str, values: np.ndarray, finite: bool) -> np.ndarr
             what = f"finite numbers that fit float32 in {name}"
             _require(where, what, values, lambda x: np.isfinite(x.astype(np.float32)))
         return values.astype(np.float32, copy=False)
-
-
-def _rounded(given: np.ndarray, kept: np.ndarray) -> bool:
-    wide = given.dtype.kind == "f" and given.dtype.itemsize > 4
-    return wide and bool((given.reshape(kept.shape) != kept).any())
 
 
 def _owners(
