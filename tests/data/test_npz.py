@@ -103,11 +103,9 @@ def test_a_missing_file_is_named(tmp_path, monkeypatch):
         datasets.load("npz/one")
 
 
-def test_arrays_that_nothing_reads_and_numbers_that_are_rounded_are_noted(tmp_path):
+def test_arrays_that_nothing_reads_are_noted(tmp_path):
     with pytest.warns(UserWarning, match="one.npz .*weights, ids"):
         saved(tmp_path, weights=np.ones(6), ids=OWNERS)
-    with pytest.warns(UserWarning, match="float64 numbers of .*one.npz are rounded"):
-        saved(tmp_path, train_inputs=GOOD["train_inputs"] / 3)
 
 
 def test_types_of_arrays_become_those_of_a_device(tmp_path):
