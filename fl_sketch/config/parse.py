@@ -32,7 +32,6 @@ from fl_sketch.transforms.trains import parsed
 Numbers = Mapping[str, float | jax.Array]
 NO_GRAPH = "none"  # the graph of a config with a server
 WHOLE = 2**31  # whole numbers are int32 in programs
-LEAST = 1e-3  # with less noise, or such a target, numbers overflow
 
 # The continuous keys, which may also be traced, and their ranges. A lower end of None
 # means greater than zero.

@@ -11,13 +11,13 @@ from ml_collections import ConfigDict
 from fl_sketch import channels, models
 from fl_sketch.algorithms import catalog
 from fl_sketch.config import arguments, build, inputs
-from fl_sketch.config.parse import LEAST, Numbers, section
+from fl_sketch.config.parse import Numbers, section
 from fl_sketch.core import plugins, trees, validate
 from fl_sketch.core.mappings import flat
 from fl_sketch.core.protocols import Algorithm, Mechanism, Tree
 from fl_sketch.data import datasets
 from fl_sketch.privacy import clipping, lattice, mechanism, noised_metrics, plans, tails
-from fl_sketch.privacy.guarantee import rounded_up
+from fl_sketch.privacy.guarantee import LEAST, rounded_up
 
 ALLOWED_BITS = tuple(range(lattice.SHORTEST, lattice.LONGEST + 1))
 BOUNDS = {"clip": clipping.clip, "normalise": clipping.normalise}

@@ -52,21 +52,26 @@ def writable_file(path: str | os.PathLike, name: str = "out") -> pathlib.Path:
 
 
 @contextlib.contextmanager
-def replacing(
-    path: str | os.PathLike, partial: pathlib.Path | None = None, mode: int = 0o666
-) -> Iterator[pathlib.Path]:
+def replacing(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     """Yields a path to write to, which replaces `path` on success.
 
     The file gets its name after it is on the disk, so it survives a power failure. An
     OSError has the name of the file, also where the disk is full.
     """
     path = pathlib.Path(path)
-    partial = partial or path.with_name(f".{path.name}.partial")
-    try:
-        partial.unlink(missing_ok=True)  # of a killed process, or a planted link
-        os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+    partial = path.with_name(f".{path.name}.partial")
+    with _by_way_of(partial, path):
+        os.close(unlinked(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         yield partial
         flush(partial)
+
+
+@contextlib.contextmanager
+def _by_way_of(partial: pathlib.Path, path: pathlib.Path) -> Iterator[None]:
+    """Renames a complete file to its name, or removes an incomplete one."""
+    try:
+        partial.unlink(missing_ok=True)  # of a killed process, or a planted link
+        yield
         os.replace(partial, path)
         flush(path.parent)
     except BaseException as error:
@@ -83,8 +88,13 @@ def unlinked(path: str | os.PathLike, flags: int) -> int:
 
 def write_private(path: pathlib.Path, content: bytes, partial: pathlib.Path) -> None:
     """Writes a file that only its owner can read, through the file `partial`."""
-    with replacing(path, partial, mode=0o600) as file:
-        file.write_bytes(content)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with _by_way_of(partial, path):
+        # By its handle: the name may be another file's by now, where others may write.
+        with os.fdopen(os.open(partial, flags, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def flush(path: str | os.PathLike) -> None:

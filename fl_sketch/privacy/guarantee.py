@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from fl_sketch.privacy import accounting, plans
 
-LEAST = 1e-3  # with less noise numbers of accountants overflow
+LEAST = 1e-3  # with less noise, or such a target, numbers overflow
 RANDOMNESS = {"system": "system", "seed": "simulated"}  # its name in tables
 LAST_BITS = (
     "the last bits of float arithmetic that rounding does not remove "
