@@ -89,12 +89,14 @@ def unlinked(path: str | os.PathLike, flags: int) -> int:
 def write_private(path: pathlib.Path, content: bytes, partial: pathlib.Path) -> None:
     """Writes a file that only its owner can read, through the file `partial`."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    with _by_way_of(partial, path):
-        # By its handle: the name may be another file's by now, where others may write.
-        with os.fdopen(os.open(partial, flags, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+    # By its handle: the name may be another file's by now, where others may write.
+    with (
+        _by_way_of(partial, path),
+        os.fdopen(os.open(partial, flags, 0o600), "wb") as file,
+    ):
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def flush(path: str | os.PathLike) -> None:
