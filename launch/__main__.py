@@ -3,8 +3,6 @@
 import ast
 import pathlib
 
-from launch import streams
-
 GROUPS = {
     "Start": ("quickstart", "prepare_data"),
     "Train": ("train", "network", "sweep", "compare", "plot"),
@@ -31,5 +29,4 @@ def _first(name: str) -> str:
 
 
 if __name__ == "__main__":
-    streams.made_patient()
     print(*listed(), sep="\n")

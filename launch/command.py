@@ -1,6 +1,7 @@
 """What all commands share: devices, flags, and one line for what is wrong."""
 
 import gc
+import os
 import pathlib
 import sys
 import traceback
@@ -13,7 +14,7 @@ from absl import app, flags, logging
 
 from fl_sketch import engine
 from fl_sketch.core.exit_codes import INTERRUPTED, STOPPED
-from launch import compiled, leaving, parsing, streams
+from launch import compiled, leaving, parsing
 
 if TYPE_CHECKING:  # benchmarks do without it
     from ml_collections import ConfigDict
@@ -39,7 +40,6 @@ def run(
       keep: whether compiled programs are kept for the next start.
       waits: whether the process ends only after threads that a library has started.
     """
-    streams.made_patient()
     gc.freeze()  # what was imported stays, and tracing makes much that is soon gone
     gc.set_threshold(*SELDOM)
     jax.config.update("jax_num_cpu_devices", devices or engine.cores())
@@ -90,11 +90,9 @@ def _of_platforms(error: Exception) -> bool:
 
 def _no_platform(error: Exception) -> str:
     asked = jax.config.jax_platforms  # pyright: ignore[reportAttributeAccessIssue]
-    reason = (
-        str(error).partition("\n")[0] or "install jax for it, or unset the variable"
-    )
-    expected = "Expected JAX_PLATFORMS to name platforms that jax finds on this machine"
-    return f"{expected}, got JAX_PLATFORMS={asked}: {reason}."
+    first = str(error).partition("\n")[0]
+    reason = first or "install jax for it, or unset the variable"
+    return f"jax finds no platform of JAX_PLATFORMS={asked}: {reason}."
 
 
 def _guarded(main: Callable[[], None], keep: bool) -> None:
@@ -103,6 +101,10 @@ def _guarded(main: Callable[[], None], keep: bool) -> None:
     try:
         with compiled.kept(COMPILE_CACHE.value if keep else ""):
             main()
+            print(end="", flush=True)
+    except BrokenPipeError:  # `| head` has read enough; a run resumes by the same command
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(STOPPED)
     except parsing.ERRORS as error:
         parsing.refuse(error)
     except engine.Stopped as stopped:
