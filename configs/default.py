@@ -19,7 +19,6 @@ def get_config() -> ConfigDict:
     config.eval_every = 10  # rounds between rows of metrics.csv
     # rounds between evaluations on each client; needs data.held_out; 0: none
     config.clients_every = 0
-    config.personal_steps = 0  # of each client, from the last model, before evaluation
     config.checkpoint_every = 50  # rounds between checkpoints; the last is saved too
     config.checkpoint_keep = 2  # how many are kept; 0: all, for launch.spectrum
     config.download = "cheapest"  # or model; messages: those that a client missed
@@ -81,22 +80,7 @@ def get_config() -> ConfigDict:
     config.cohort.sampling = "fixed"  # or poisson, replacement, everyone
     config.cohort.size = 10  # clients per round; for poisson, on average
     config.cohort.dropout = 0.0  # probability that a client does not answer
-    # a csv file with the header client,first,last: rounds, from 1 on, in which a client
-    # is there; one without a row never is
-    config.cohort.available = ""
-    config.cohort.period = 0  # rounds after which the file repeats; 0: all rounds
-    # seconds of a client's round: lognormal(MEDIAN, SIGMA), or a csv of client, seconds
-    config.cohort.times = ""
-    config.cohort.jitter = 0.0  # sigma of the logarithm of a time, between rounds
-    config.cohort.sending = 0.0  # additional seconds per MB that a client sends
-    config.cohort.deadline = 0.0  # seconds until a round ends; 0: waits for all
     config.cohort.weighting = "equal"  # or examples: by the examples of each client
-
-    config.network = ConfigDict()
-    # none: a server; without a server, and with cohort.sampling=everyone: ring,
-    # grid:4x5, regular:3, complete, or a file with one edge (two nodes) per line
-    config.network.graph = "none"
-    config.network.relay = "flood"  # all messages to all nodes; or tree: sums
 
     config.client = ConfigDict()
     config.client.rate = 0.1  # eta of the local steps
@@ -194,6 +178,4 @@ def get_config() -> ConfigDict:
     config.compute.dtype = "float32"  # or bfloat16: of local work, for accelerators
     config.compute.chunk = 0  # clients that a device works on at a time; 0: automatic
     config.compute.data = "auto"  # or resident; streamed: sent for each round
-    config.compute.clients = "auto"  # client states: on the devices, or on the host
-    config.compute.updates = "keep"  # or recompute, if a round takes several passes
     return config.lock()

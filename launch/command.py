@@ -102,7 +102,7 @@ def _guarded(main: Callable[[], None], keep: bool) -> None:
         with compiled.kept(COMPILE_CACHE.value if keep else ""):
             main()
             print(end="", flush=True)
-    except BrokenPipeError:  # `| head` has read enough; a run resumes by the same command
+    except BrokenPipeError:  # `| head` has read enough; a run resumes
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(STOPPED)
     except parsing.ERRORS as error:

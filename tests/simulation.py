@@ -20,11 +20,9 @@ compiled = functools.partial(
 
 
 @functools.lru_cache(maxsize=16)
-def _program(algorithm, sampler, devices, chunk, recompute, room):
+def _program(algorithm, sampler, devices, chunk, room):
     mesh = mesh_of(devices, "clients")
-    one_round = engine.make_round(
-        algorithm, fetch, mesh, chunk=chunk, recompute=recompute
-    )
+    one_round = engine.make_round(algorithm, fetch, mesh, chunk=chunk)
     one_round = jax.jit(one_round)  # which is traced once, and not for its shapes too
     return compiled(functools.partial(engine.run_rounds, one_round, sampler, most=room))
 
@@ -39,7 +37,6 @@ def simulate(
     data=None,
     devices=1,
     chunk=1,
-    recompute=False,
     start=None,
 ):
     """Returns the state after some rounds, and their reports.
@@ -53,23 +50,20 @@ def simulate(
       data: of the clients; None: their optima.
       devices: that share the clients.
       chunk: of clients at once.
-      recompute: whether updates are made again.
       start: the state to go on from; None: that of round 0.
     """
     sampler = sampler or everyone(clients)
     room = max(rounds, ROOM)
-    run = _program(algorithm, sampler, devices, chunk, recompute, room)
+    run = _program(algorithm, sampler, devices, chunk, room)
     state = start or engine.initial_state(algorithm, PARAMS, clients)
     state, reports = run(state, key, optima(clients) if data is None else data, rounds)
     return state, jax.tree.map(lambda leaf: leaf[:rounds], reports)
 
 
 @functools.lru_cache(maxsize=32)
-def _round(algorithm, devices, chunk, recompute):
+def _round(algorithm, devices, chunk):
     mesh = mesh_of(devices, "clients")
-    return compiled(
-        engine.make_round(algorithm, fetch, mesh, chunk=chunk, recompute=recompute)
-    )
+    return compiled(engine.make_round(algorithm, fetch, mesh, chunk=chunk))
 
 
 def cohort_of(ids, weights=None, denominator=None):
@@ -89,7 +83,6 @@ def with_cohort(
     data=None,
     devices=1,
     chunk=1,
-    recompute=False,
     start=None,
 ):
     """Returns the state after some rounds with this cohort, and reports, in numpy.
@@ -97,7 +90,7 @@ def with_cohort(
     One program serves all cohorts of as many places. The options are those of
     `simulate`.
     """
-    one_round = _round(algorithm, devices, chunk, recompute)
+    one_round = _round(algorithm, devices, chunk)
     state = start or jax.device_get(engine.initial_state(algorithm, PARAMS, clients))
     data = np.asarray(optima(clients)) if data is None else np.asarray(data)
     reports = []

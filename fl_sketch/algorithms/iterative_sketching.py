@@ -27,8 +27,8 @@ def iterative_sketching(
     stochastic ones of Algorithm 2. The theorems for K steps have server_rate=1.
 
     The server's step does not read the model. `replay` computes it from the mean
-    messages alone, as clients do with `--config.download=messages`. `network.graph`
-    needs no server.
+    messages alone, as clients do with `--config.download=messages`. They
+    may have the messages from each other, without a server (`engine.gossip`).
 
     Reference: Song et al., Algorithm 1.
     """

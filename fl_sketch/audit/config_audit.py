@@ -199,7 +199,6 @@ def with_canaries(setup: Setup, audit: Audit) -> Found:
         away=guarantee.plan.relation == "add_remove",
         rounds=rounds,
         chunk=engine.chunk_size(setup.mesh, *sizes, given=config.compute.chunk),
-        recompute=config.compute.updates == "recompute",
     )
 
     @jitted

@@ -173,7 +173,6 @@ ASKED_FOR = {
     "data.alpha": ("data.partition", ("dirichlet", "mixtures")),
     "data.per_client": ("data.partition", ("label_shards", "classes")),
     "data.exponent": ("data.partition", ("power_law",)),
-    "cohort.period": ("cohort.available", None),
     "model.fresh": ("model.init_from", None),
     "server.floor": ("server.schedule", ("cosine",)),
     "privacy.smallest_cohort": ("privacy.noise", ("distributed", *lattice.KINDS)),

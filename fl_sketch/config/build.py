@@ -17,13 +17,12 @@ from fl_sketch.config.arguments import Parts
 from fl_sketch.config.inputs import Seen
 from fl_sketch.config.parse import Numbers, section
 from fl_sketch.core import plugins, trees
-from fl_sketch.core.protocols import Algorithm, Local, Tree
+from fl_sketch.core.protocols import Algorithm, Tree
 from fl_sketch.core.tokens import PAD
 from fl_sketch.data import inputs as seeing
 from fl_sketch.data.examples import Examples
 from fl_sketch.models.losses import KINDS
-from fl_sketch.transforms import by_name
-from fl_sketch.transforms.local import Loss, measuring, sgd_steps
+from fl_sketch.transforms.local import Loss, measuring
 
 WATCHED = ("train_loss", "train_accuracy")  # what clients measure, where asked to
 # Options of models, with the values that say nothing and that every model bears.
@@ -198,13 +197,6 @@ def value_of(loss: models.Loss) -> Loss:
         return loss.value(params, batch.inputs, batch.targets, key=key)
 
     return random_value if loss.random else value
-
-
-def personal_of(optimizer: str, loss: models.Loss, numbers: Numbers) -> Local:
-    """Returns the steps by which a client makes the last model its own."""
-    make = by_name.optimizer(optimizer)
-    make = by_name.decoupled(make, numbers["client.weight_decay"])
-    return sgd_steps(value_of(loss), make(numbers["client.rate"]))
 
 
 def algorithm_of(

@@ -21,8 +21,6 @@ from fl_sketch.core import validate
 from fl_sketch.core.mappings import flat
 from fl_sketch.data import batches as client_batches
 from fl_sketch.data import class_subset, datasets, partition, residency
-from fl_sketch.engine.host_states import PLACES
-from fl_sketch.engine.relays import RELAYS
 from fl_sketch.models.losses import KINDS, TYPES
 from fl_sketch.privacy import lattice, plans
 from fl_sketch.sketch import FILLS
@@ -30,7 +28,6 @@ from fl_sketch.transforms import by_name
 from fl_sketch.transforms.trains import parsed
 
 Numbers = Mapping[str, float | jax.Array]
-NO_GRAPH = "none"  # the graph of a config with a server
 WHOLE = 2**31  # whole numbers are int32 in programs
 
 # The continuous keys, which may also be traced, and their ranges. A lower end of None
@@ -75,7 +72,6 @@ CHECKS: dict[str, Callable[..., Any]] = {
     "data.held_out": validate.below_one,
     "model.loss": _one_of(*KINDS),
     "cohort.weighting": _one_of("equal", "examples"),
-    "network.relay": _one_of(*RELAYS),
     "client.optimizer": lambda optimizer: by_name.optimizer(optimizer),
     "client.trains": lambda trains: parsed(trains),
     "client.steps": validate.at_least_one,
@@ -113,8 +109,6 @@ CHECKS: dict[str, Callable[..., Any]] = {
     "compute.dtype": _one_of(*TYPES),
     "compute.chunk": _within(0, WHOLE),
     "compute.data": _one_of("auto", *residency.FORMS),
-    "compute.clients": _one_of("auto", *PLACES),
-    "compute.updates": _one_of("keep", "recompute"),
 }
 
 
@@ -159,10 +153,10 @@ def check(config: ConfigDict) -> dict[str, float]:
             f"damaged, got checkpoint_keep={config.checkpoint_keep}."
         )
         raise ValueError(msg)
-    for key in ("clients_every", "personal_steps"):
-        if config[key] < 0 or (config[key] and not config.data.held_out):
-            msg = f"Expected data.held_out > 0 with {key} > 0, or {key}=0, got "
-            raise ValueError(msg + f"{key}={config[key]}.")
+    every = config.clients_every
+    if every < 0 or (every and not config.data.held_out):
+        msg = "clients_every > 0 needs data.held_out > 0, the examples to evaluate on, "
+        raise ValueError(msg + f"got clients_every={every}.")
     if config.clients_every % config.eval_every:
         msg = (
             f"Expected clients_every to be a multiple of eval_every={config.eval_every}"

@@ -150,8 +150,6 @@ def _rules(protection: Protection, algorithm: str) -> Iterator[tuple[str, tuple,
         return
     yield "cohort.weighting", ("equal",), "privacy"
     yield "cohort.sampling", plans.SAMPLINGS, "privacy"
-    for key in ("cohort.available", "cohort.times"):
-        yield key, ("",), "privacy (no accountant covers such cohorts)"
     if local:
         yield "client.batches", ("subsets", "whole"), "unit=example"
     if privacy.watch:

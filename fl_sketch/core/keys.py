@@ -28,7 +28,6 @@ class Purpose(enum.IntEnum):
     NOISE = 5
     ITERATE = 6
     LOSS = 7  # dropout and augmentation, of a client's steps
-    TIMES = 8  # of clients, in a round
     MIXING = 9  # of a message's numbers, before they become integers
     ROUNDING = 10  # to integers
     THRESHOLD = 1 << 16  # noise on an adaptive threshold's count, besides exchanges'

@@ -15,14 +15,13 @@ import numpy as np
 
 from fl_sketch import data, models
 from fl_sketch.core.constants import jitted
-from fl_sketch.core.protocols import Keys, Local, Server, Tree
+from fl_sketch.core.protocols import Tree
 from fl_sketch.data.examples import Examples
 from fl_sketch.data.partition import Partition
 from fl_sketch.models.metrics import METRICS
 
 TOGETHER = 2048  # examples that are measured in one call
 TENTH = 0.1
-BATCHES = 0x9E25  # apart from the seed's other uses
 Found = dict[str, np.ndarray]  # results by name, and then by client
 PerExample = Callable[[Tree, Any], Mapping[str, jax.Array]]
 
@@ -36,67 +35,31 @@ class MeasuredClients:
       examples: the training set on the host.
       kept: the part of it that each client trains on.
       held: the part of it that each client held out.
-      local: the steps by which a client personalises a model.
-      batch: the number of examples of such a step.
-      seed: the seed of the batches of these steps.
     """
 
     loss: models.Loss
     examples: Examples
     kept: Partition
     held: Partition
-    local: Local
-    batch: int
-    seed: int
 
-    def look(self, params: Tree, steps: int = 0) -> Found:
-        """Returns loss and metrics of each client; NaN of one that held nothing out.
-
-        Args:
-          steps: the number of steps that each client takes from the model beforehand.
-        """
+    def look(self, params: Tree) -> Found:
+        """Returns loss and metrics of each client; NaN of one that held nothing out."""
 
         def measured(clients, places, weights):
-            batches = self._batches(clients, steps) if steps else None
-            tests = self._examples_at(places)
-            return self._measured(params, jnp.asarray(clients), tests, weights, batches)
+            del clients
+            tests = Examples(*(np.asarray(leaf)[places] for leaf in self.examples))
+            return self._measured(params, tests, weights)
 
         return _by_client(self.held, measured)
 
-    def _batches(self, clients: np.ndarray, steps: int) -> Examples:
-        """Returns batches of the clients' own training examples, drawn by the seed."""
-        drawn = []
-        for client in clients:
-            random = np.random.default_rng([BATCHES, self.seed, client])
-            drawn.append(random.choice(self.kept.of(client), (steps, self.batch)))
-        return self._examples_at(np.stack(drawn))
-
-    def _examples_at(self, places: np.ndarray) -> Examples:
-        return Examples(*(np.asarray(leaf)[places] for leaf in self.examples))
-
     @functools.cached_property
     def _measured(self) -> Callable[..., Any]:
-        """`(params, clients, tests, weights, batches) -> results`, jitted."""
-        loss, local = self.loss, self.local
+        """`(params, tests, weights) -> results`, jitted."""
 
-        def personal(params, client, batches):
-            key = jax.random.fold_in(jax.random.key(self.seed), client)
-            server = Server(params, (), (), jnp.int32(0))
-            work = local.run(server, local.init(params), batches, Keys(key, key, key))
-            return jax.tree.map(jnp.subtract, params, work.update)
+        def of_client(params, tests, weights):
+            return self.loss.report(self.loss.metrics(params, *tests, weights))
 
-        def of_client(params, client, tests, weights, batches):
-            model = params if batches is None else personal(params, client, batches)
-            return loss.report(loss.metrics(model, *tests, weights))
-
-        def measured(params, clients, tests, weights, batches):
-            if batches is None:  # one model for all: one batch of all
-                each = jax.vmap(of_client, in_axes=(None, 0, 0, 0, None))
-                return each(params, clients, tests, weights, None)
-            slices = clients, tests, weights, batches
-            return jax.lax.map(lambda entry: of_client(params, *entry), slices)
-
-        return jitted(measured)
+        return jitted(jax.vmap(of_client, in_axes=(None, 0, 0)))
 
 
 def columns_of(
@@ -171,9 +134,7 @@ def blocks(
             yield clients, partition.indices[at], there.astype(np.float32)
 
 
-def summed_up(
-    found: Found, seen: np.ndarray, whose: str = "clients"
-) -> dict[str, float]:
+def summed_up(found: Found, seen: np.ndarray) -> dict[str, float]:
     """Returns the mean, the worst tenth and the median over clients of each result.
 
     A client does not count where its metric is NaN, such as the area under a curve of
@@ -185,7 +146,6 @@ def summed_up(
 
     Args:
       seen: the clients that were measured, bool [clients].
-      whose: the beginning of names.
     """
     row = {}
     for name, values in found.items():
@@ -195,6 +155,6 @@ def summed_up(
         ranked = np.sort(all_) if higher else -np.sort(-all_)
         worst = ranked[: max(1, round(TENTH * len(ranked)))]
         for which, some in (("", all_), ("_worst_tenth", worst)):
-            row[f"{whose}_{name}{which}"] = float(some.mean()) if some.size else np.nan
-        row[f"{whose}_{name}_median"] = float(np.median(all_)) if all_.size else np.nan
+            row[f"clients_{name}{which}"] = float(some.mean()) if some.size else np.nan
+        row[f"clients_{name}_median"] = float(np.median(all_)) if all_.size else np.nan
     return row

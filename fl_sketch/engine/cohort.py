@@ -30,7 +30,6 @@ class Cohort(NamedTuple):
       denominator: divides the weighted sum, float32 [].
       invited: the places that received the model, bool [places]; None: those with
         weight.
-      rows: the rows in the bank of states, int32 [places]; None: the ids.
       population: the weight of all clients that exist; None: the denominator.
     """
 
@@ -38,7 +37,6 @@ class Cohort(NamedTuple):
     weights: jax.Array
     denominator: jax.Array
     invited: jax.Array | None = None
-    rows: jax.Array | None = None
     population: jax.typing.ArrayLike | None = None
 
     @property
@@ -244,10 +242,8 @@ def padded(cohort: Cohort, multiple: int) -> Cohort:
     extra = -cohort.ids.size % multiple
     if not extra:
         return cohort
-    rows = cohort.rows
     return cohort._replace(
         ids=jnp.pad(cohort.ids, (0, extra), mode="edge"),
-        rows=None if rows is None else jnp.pad(rows, (0, extra), mode="edge"),
         weights=jnp.pad(cohort.weights, (0, extra)),
         invited=jnp.pad(cohort.asked, (0, extra)),
     )

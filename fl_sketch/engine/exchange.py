@@ -55,9 +55,7 @@ class Served(NamedTuple):
     bytes_told: jax.Array
 
 
-def exchange(
-    device: DeviceRound, server: Server, slots: Slot, *, recompute: bool
-) -> Exchanged:
+def exchange(device: DeviceRound, server: Server, slots: Slot) -> Exchanged:
     """Plays all exchanges, with a pass over the device's clients for each.
 
     Args:
@@ -70,7 +68,7 @@ def exchange(
         lambda: player.messages(*device.turn(one, blank, Round()))
     )
     passes = len(messages) + bool(jax.tree.leaves(slots.client))
-    state, keep = server.guard, passes > 1 and not recompute
+    state, keep = server.guard, passes > 1
     works, means, diagnostics, facts, released = (), (), {}, {}, {}
     for number in range(len(messages)):
 

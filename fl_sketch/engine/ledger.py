@@ -69,7 +69,7 @@ def record(ledger: Ledger, prices: Prices, number: int, report: SimulatorOnly) -
     places = report.clients >= 0
     asked = np.asarray(report.clients)[places]
     answered = report.answered[places]
-    up = np.where(answered, prices.sent(asked, byte_count(report.bytes_up)), 0)
+    up = np.where(answered, byte_count(report.bytes_up), 0)
     heard = np.where(answered, prices.told(byte_count(report.bytes_told)), 0)
     down = heard + prices.fetched(ledger.last[asked], ledger.heard[asked], number)
     down += np.where(_first_visits(ledger, asked), prices.once, 0)

@@ -4,8 +4,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fl_sketch.engine.relays import Relay
-
 VISITS = 1000  # of which a mean is taken
 GAPS = 100  # between a visit and the last one
 
@@ -36,8 +34,6 @@ class Prices(NamedTuple):
       heard: of the means that it needs within the round, instead of replies.
       replies: of the server's replies between exchanges.
       followed: whether clients replay the server's steps.
-      relay: the relay of messages if there is no server.
-      exchanges: the messages of a client in a round, if there is a relay.
       once: of the arrays that do not train, which a client downloads on its first
         visit.
     """
@@ -48,19 +44,11 @@ class Prices(NamedTuple):
     replies: int = 0
     follow: Follow = Follow(0, 0)
     followed: bool = False
-    relay: Relay | None = None
-    exchanges: int = 1
     once: int = 0
-
-    def sent(self, clients: Any, message: Any) -> Any:
-        """Returns the bytes that clients send whose own messages have so many."""
-        if self.relay is None:
-            return message
-        return self.relay.sent[clients] * (message + self.exchanges * self.relay.extra)
 
     def told(self, reply: Any) -> Any:
         """Returns the bytes that clients receive from a server between exchanges."""
-        return 0 if self.relay else self.heard or reply
+        return self.heard or reply
 
     @property
     def within(self) -> int:

@@ -7,7 +7,7 @@ run the names of what only a simulator may see begin with `rows.MARK`.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -20,8 +20,7 @@ from fl_sketch.privacy.guarantee import Guarantee
 from fl_sketch.workdir import rows
 
 Row = dict[str, Any]
-Clock = Callable[[int], float]
-ABSENCES = ("asked", "answered", "simulated_seconds")  # where clients may be absent
+ABSENCES = ("asked", "answered")  # where clients may be absent
 RECENT = "recent/"  # in checkpoints: the numbers of rounds since the last row
 BOOK = "ledger/"
 LOST = np.inf  # in place of a loss that is not finite, as NaN is no answer
@@ -35,14 +34,12 @@ class Known(NamedTuple):
     Attributes:
       guarantee: None: no message is bounded.
       absences: whether clients may be absent, so that rows say how many answered.
-      clock: `(rounds) -> simulated seconds` of them; None: rounds take no time.
     """
 
     prices: Prices
     population: int
     guarantee: Guarantee | None = None
     absences: bool = False
-    clock: Clock | None = None
 
     @property
     def private(self) -> bool:
@@ -116,7 +113,7 @@ class Recorder:
             **{name: mean_of_finite(self.recent[name]) for name in released},
             "bytes_up_total": int(book.up.sum()),
             "bytes_down_total": int(book.down.sum()),
-            **self._absences(done),
+            **self._absences(),
             "epsilon": known.guarantee and known.guarantee.epsilon(done),
         }
         if known.guarantee and known.private:
@@ -163,13 +160,11 @@ class Recorder:
             self.recent[name] = values
         values[place] = value
 
-    def _absences(self, done: int) -> Row:
+    def _absences(self) -> Row:
         if not self.known.absences:
             return {}
-        book, clock = self.ledger, self.known.clock
-        row: Row = {"asked": int(book.asked.sum())}
-        row |= {"answered": int(book.answered.sum())}
-        return row | ({"simulated_seconds": clock(done)} if clock else {})
+        book = self.ledger
+        return {"asked": int(book.asked.sum()), "answered": int(book.answered.sum())}
 
 
 def column_of(diagnostic: str) -> str:

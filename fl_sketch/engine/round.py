@@ -94,13 +94,18 @@ def initial_server(algorithm: Algorithm, params: Tree) -> tuple[Server, Client]:
     return server, Client(algorithm.local.init(params), memory.client)
 
 
+def client_bytes(algorithm: Algorithm, params: Tree) -> int:
+    """Returns the bytes of one client's state, for parameters or their shapes."""
+    _, client = jax.eval_shape(lambda p: initial_server(algorithm, p), params)
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(client))
+
+
 def make_round(
     algorithm: Algorithm,
     fetch: Fetch,
     mesh: jax.sharding.Mesh,
     *,
     chunk: int = 1,
-    recompute: bool = False,
 ) -> Callable[[State, Key | Roots, Cohort, Any, Any], tuple[State, Report]]:
     """Returns `round(state, key, cohort, data, plan) -> (state, report)`, not jitted.
 
@@ -109,8 +114,6 @@ def make_round(
       mesh: devices along the axis "clients".
       chunk: the number of clients that a device works on at a time, by vmap. One is
         best on a CPU.
-      recompute: whether clients repeat their local work in every pass, where an
-        algorithm has several, instead of keeping the updates of the whole cohort.
 
     `key` is that of the whole run, or its roots; the round's number is in the state.
     `plan` is a pytree with a row for each place of the cohort, or None. Rows for the
@@ -129,7 +132,7 @@ def make_round(
         device = DeviceRound(
             algorithm, view, fetch, data, keys, weights, present, known, chunk
         )
-        return _played(device, server, slots, recompute)
+        return _played(device, server, slots)
 
     same, own = P(), P(AXIS)
     sharded = jax.shard_map(
@@ -158,9 +161,9 @@ def make_round(
     return run
 
 
-def _played(device: DeviceRound, server: Server, slots: Slot, recompute: bool):
+def _played(device: DeviceRound, server: Server, slots: Slot):
     """Plays a round on one of the devices; returns states, traffic and numbers."""
-    heard = exchange(device, server, slots, recompute=recompute)
+    heard = exchange(device, server, slots)
     served = serve(device, server, heard, slots)
     states = slots.client
     if jax.tree.leaves(states):
@@ -200,18 +203,14 @@ def _slots(bank: Client, cohort: Cohort, plan: Any) -> Slot:
     def filled(leaf):
         return jnp.concatenate([leaf, jnp.repeat(leaf[-1:], missing, axis=0)])
 
-    states = jax.tree.map(lambda leaf: leaf[_rows(cohort)], bank)
+    states = jax.tree.map(lambda leaf: leaf[cohort.ids], bank)
     return Slot(states, cohort.ids, jax.tree.map(filled, plan))
 
 
 def _written(bank: Client, states: Client, cohort: Cohort) -> Client:
     """Returns the bank after a round, in which absent clients keep their state."""
     nowhere = jnp.iinfo(jnp.int32).max
-    at = jnp.where(cohort.weights > 0, _rows(cohort), nowhere)
+    at = jnp.where(cohort.weights > 0, cohort.ids, nowhere)
     return jax.tree.map(
         lambda leaf, new: leaf.at[at].set(new, mode="drop"), bank, states
     )
-
-
-def _rows(cohort: Cohort) -> jax.Array:
-    return cohort.ids if cohort.rows is None else cohort.rows

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from fl_sketch.core.constants import Constant, as_argument, trees_of
 from fl_sketch.core.protocols import Algorithm, Key, Roots
 from fl_sketch.data import streamed
-from fl_sketch.engine import host_states, prefetch
+from fl_sketch.engine import prefetch
 from fl_sketch.engine.clients import Fetch, traced
 from fl_sketch.engine.cohort import Cohort, Sampler, everyone, of_round
 from fl_sketch.engine.compiling import compile_program
@@ -30,7 +30,6 @@ class Play(NamedTuple):
       weighted: `(starts) -> sampler` with the weights of clients whose examples begin
         there; None: `sampler` has them.
       most: the number of rounds for whose reports there is room.
-      bank: the one of `host_states.PLACES` that holds clients' states.
     """
 
     one_round: Callable
@@ -40,7 +39,6 @@ class Play(NamedTuple):
     steps: int = 1
     batch: int = 1
     most: int = 1
-    bank: str = "devices"
 
     def rounds(self, state: State, key: Key | Roots, data, count):
         """Returns the state after `count` rounds on resident data, and reports."""
@@ -61,8 +59,7 @@ class Play(NamedTuple):
 
     def sampler_for(self, starts: jax.Array) -> Sampler:
         """Returns the sampler for clients whose examples begin at `starts`."""
-        sampler = self.weighted(starts) if self.weighted else self.sampler
-        return host_states.at_places(sampler) if self.bank == "host" else sampler
+        return self.weighted(starts) if self.weighted else self.sampler
 
 
 def with_everyone(
@@ -132,26 +129,9 @@ def compile_rounds(
             gather,
             lambda state, sent: run(state, (sent, starts), 1),
         )
-    else:
-        run, program, roots = compiled(play.rounds, data, 0)
-        if play.bank != "host":
-            return lambda state, done, count: run(state, data, count), program
-        one_round = lambda state, number: run(state, data, 1)  # noqa: E731
-    if play.bank == "host":
-        one_round = _with_states_on_host(one_round, play, state, roots)
-    return one_by_one(one_round), program
-
-
-def _with_states_on_host(one_round: Callable, play: Play, state: State, key: Roots):
-    """Returns a round for which the states of its cohort come from the host."""
-    ids = jax.jit(lambda key, number: of_round(play.sampler, key, number).ids)
-    ids = ids.lower(key, 0).compile()
-    where = jax.tree.map(lambda leaf: leaf.sharding, state.clients)
-    return host_states.cohort_at_a_time(
-        one_round,
-        lambda number: np.asarray(ids(key, number)),
-        lambda rows: jax.device_put(rows, where),
-    )
+        return one_by_one(one_round), program
+    run, program, _ = compiled(play.rounds, data, 0)
+    return lambda state, done, count: run(state, data, count), program
 
 
 def one_by_one(one_round: Callable[[State, int], tuple[State, Report]]) -> Advance:

@@ -44,12 +44,9 @@ from fl_sketch.workdir.identity import TABLES
 RUNS = "runs"  # the folder of a site's runs
 NAME = re.compile("[0-9a-f]{32}")  # of a run
 ALIKE = {  # keys that a network has no use for, and their values
-    "network.graph": ("none",),
     "data.held_out": (0.0,),
     "clients_every": (0,),
-    "personal_steps": (0,),
     "cohort.sampling": ("fixed", "everyone", "poisson"),
-    "cohort.times": ("",),
     "compute.model_devices": (1,),
     "privacy.unit": ("client",),
 }
@@ -254,7 +251,7 @@ def require_accepted(lent: Lent, config: ConfigDict) -> None:
         if key in ("data.name", "data.vocabulary_file", "model.init_from"):
             continue  # a site has its own data, and its own model or that of the run
         named = plugins.named(value) and value not in lent.files
-        if named or (key in TABLES and key != "network.graph" and value):
+        if named or (key in TABLES and value):
             msg = f"Expected {key} to name no file of the site, got {value!r}."
             raise Refused(msg)
 

@@ -43,7 +43,7 @@ def plan(config: ConfigDict, task: Task) -> list[str]:
         f"{facts['algorithm']}: {facts['model']} of {size(facts)} on "
         f"{facts['dataset']}, {facts['clients']} clients, {devices(facts['devices'])}",
         f"  upload: {message(facts)}{_up_each(facts)}",
-        f"  {_network(task)}",
+        f"  download: {_down(task.known.prices, facts)}",
         f"  {config.rounds} rounds, cohort: {_cohort(config.cohort)}; memory: client "
         f"updates of {facts['kept_updates']}; privacy: {_kept(task.known.guarantee)}",
         *_bank(facts),
@@ -91,27 +91,12 @@ def _up_each(facts: Mapping[str, Any]) -> str:
     return f"; {up / 1e3:.4g} kB per client and round"
 
 
-def _network(task: Task) -> str:
-    """Returns the download of a client, or the messages over a graph."""
-    facts = task.facts
-    if task.known.prices.relay is None:
-        return f"download: {_down(task.known.prices, facts)}"
-    whole = facts["bytes_over_edges_planned"]
-    size = f" ({rows.sized(whole)})" if whole is not None else ""
-    return (
-        f"no server: {facts['edges']} edges ({facts['graph']}), forwarding by "
-        f"{facts['relay']}; {facts['messages']} messages{size} per round, "
-        f"{facts['hops']} hops per exchange"
-    )
-
-
 def _bank(facts: Mapping[str, Any]) -> list[str]:
     """Returns a line on what is kept of clients between rounds, if anything is."""
-    if not facts["client_state"]:
+    if not facts["client_state_bytes"]:
         return []
     size, people = facts["client_state_bytes"] / 1e6, facts["clients"]
-    where = {"devices": "every device", "host": "the host"}[facts["client_state"]]
-    return [f"  state of {people} clients: {size:.4g} MB in the memory of {where}"]
+    return [f"  state of {people} clients: {size:.4g} MB in the memory of every device"]
 
 
 def _begun(model: Mapping[str, Any]) -> list[str]:
@@ -184,10 +169,7 @@ def _cohort(own: ConfigDict) -> str:
     who = "all clients"
     if own.sampling != "everyone":
         who = f"{own.size} clients ({own.sampling})"
-    who += f" of those in {own.available}" * bool(own.available)
-    who += f", dropout {own.dropout:g}" * bool(own.dropout)
-    who += f", times {own.times}" * bool(own.times)
-    return who + f", deadline {own.deadline:g} s" * bool(own.deadline)
+    return who + f", dropout {own.dropout:g}" * bool(own.dropout)
 
 
 def head(task: Task) -> str:
@@ -261,8 +243,6 @@ def _sent(summary: Mapping[str, Any]) -> str:
     """Returns the mean bytes of a client in a round."""
     up = f"{summary['bytes_up_per_client_round'] / 1e3:.4g} kB"
     down = f"{summary['bytes_down_per_client_round'] / 1e3:.4g} kB"
-    if "graph" in summary:
-        return f"over edges, with forwarding: {up} per client and round"
     if "answered" in summary:
         return f"upload {up} per answer, download {down} per request"
     return f"upload {up}, download {down} per client and round"
@@ -273,24 +253,19 @@ def _absent(summary: Mapping[str, Any], mark: str) -> list[str]:
     if "answered" not in summary:
         return []
     asked, answered = (int(summary[name]) for name in ("asked", "answered"))
-    line = f"clients answered {answered} of {asked} requests{mark}"
-    if "simulated_seconds" in summary:
-        line += f" in {summary['simulated_seconds']:.4g} simulated seconds"
-    return [line]
+    return [f"clients answered {answered} of {asked} requests{mark}"]
 
 
 def _of_clients(summary: Mapping[str, Any], mark: str) -> list[str]:
     """Returns lines on single clients, where they were looked at."""
-    lines = []
-    for whose, model in (("clients", "the model"), ("personal", "personal models")):
-        name = rows.score_of(summary).name
-        if f"{whose}_{name}" in summary:
-            mean, worst = (summary[f"{whose}_{name}{x}"] for x in ("", "_worst_tenth"))
-            lines.append(
-                f"per client, {model} on held-out examples: mean {name} {mean:.4f}, "
-                f"worst tenth {worst:.4f}{mark}"
-            )
-    return lines
+    name = rows.score_of(summary).name
+    if f"clients_{name}" not in summary:
+        return []
+    mean, worst = (summary[f"clients_{name}{x}"] for x in ("", "_worst_tenth"))
+    return [
+        f"per client, on held-out examples: mean {name} {mean:.4f}, worst tenth "
+        f"{worst:.4f}{mark}"
+    ]
 
 
 def _spent(summary: Mapping[str, Any]) -> list[str]:

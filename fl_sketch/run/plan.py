@@ -3,27 +3,23 @@
 from ml_collections import ConfigDict
 
 from fl_sketch.config import privacy
-from fl_sketch.engine import relays
+from fl_sketch.engine import gossip
 from fl_sketch.engine.costs import FLOAT_BYTES
-from fl_sketch.engine.graph import Graph
 from fl_sketch.engine.task import Task
 from fl_sketch.run import display
 from fl_sketch.workdir import rows
 
 
-def lines(config: ConfigDict, task: Task, graph: Graph | None = None) -> list[str]:
+def lines(config: ConfigDict, task: Task, graph: str = "") -> list[str]:
     """Returns the lines that a run begins with, and the bytes of its rounds.
 
     Args:
       task: what was built from the config, not compiled.
-      graph: the graph of a network without a server, whose nodes are the clients; None:
-        that of the config, if it names one.
+      graph: the graph of a network without a server, as `gossip.edges_of` takes it.
     """
     facts, prices = task.facts, task.known.prices
     up, text = facts["bytes_up_planned"], display.plan(config, task)
-    if prices.relay:
-        graph = graph or prices.relay.graph
-    elif up is None:
+    if up is None:
         text.append("per round: the bytes depend on the round")
     else:
         clients = privacy.expected(config)
@@ -39,28 +35,25 @@ def lines(config: ConfigDict, task: Task, graph: Graph | None = None) -> list[st
             + ", first downloads included"
             * bool(about)
         )
-    if graph is None:
+    if not graph:
         return text
     if up is None:
         return [*text, "without a server: the bytes depend on the round"]
-    flood, tree = relays.flood(graph), relays.tree(graph)
+    nodes, exchanges = config.data.clients, facts["exchanges"]
+    edges = gossip.edges_of(graph, nodes)
+    flood, tree = gossip.flood(edges, nodes), gossip.tree(edges, nodes)
+    each = up + exchanges * gossip.ORIGIN_BYTES
     text.append(
-        f"without a server: {len(graph.edges)} edges; flood: every message reaches all "
-        f"nodes in {flood.hops} hops; per round: "
-        f"{_crossed(flood.over_edges(up, facts['exchanges']))}"
+        f"without a server: {len(edges)} edges; flood: every message reaches all nodes "
+        f"in {flood.hops} hops; per round: {flood.messages * each} bytes in total, at "
+        f"most {flood.most * each} over one edge in one direction"
     )
     if up != FLOAT_BYTES * facts["sketch_size"]:
         longer = "  tree: impossible, since a sum of these messages is longer than one"
         return [*text, longer]
     return [
         *text,
-        f"  tree: only sums, {tree.crossings.sum()} messages per exchange in "
-        f"{tree.hops} hops; per round: "
-        f"{_crossed(tree.over_edges(up, facts['exchanges']))}",
+        f"  tree: only sums, {tree.messages} messages per exchange in {tree.hops} "
+        f"hops; per round: {tree.messages * up} bytes in total, at most {up} over one "
+        "edge in one direction",
     ]
-
-
-def _crossed(edges) -> str:
-    """Returns how many bytes crossed the edges, int [edges, 2], as text."""
-    total, most = edges.sum(), edges.max()
-    return f"{total} bytes in total, at most {most} over one edge in one direction"

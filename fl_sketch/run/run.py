@@ -11,7 +11,7 @@ from fl_sketch.core import validate
 from fl_sketch.core.mappings import flat
 from fl_sketch.engine import multiprocess, progress_bar, resumable, sealing
 from fl_sketch.engine.loop import Watch
-from fl_sketch.engine.recorder import Recorder, Row
+from fl_sketch.engine.recorder import Row
 from fl_sketch.engine.task import Task
 from fl_sketch.run import client_views, display, extension
 from fl_sketch.run.setup import Setup, prepare
@@ -20,7 +20,7 @@ from fl_sketch.run.task import of_setup
 from fl_sketch.workdir import config_file, curves, identity, trackers
 from fl_sketch.workdir.folder import Workdir
 
-PICTURE, EDGES = "curves.png", "edges.csv"
+PICTURE = "curves.png"
 Told = Callable[[Row], None]
 
 
@@ -141,8 +141,7 @@ def _train(
         views.resume(progress.done)
         listeners: list[Told] = [last.update]
         if folder:
-            edges = _edges(folder, progress.recorder)
-            listeners += [edges, lambda row: told.say(display.row(row))]
+            listeners.append(lambda row: told.say(display.row(row)))
             config = flat(task.config)
             listeners += told.opened(stack, folder, config, progress.done)
         shown = None if folder else False
@@ -165,27 +164,3 @@ def _train(
         curves.draw(folder.rows, folder.folder / PICTURE)
         summary = resumable.finish(folder, task, summary)
     return summary
-
-
-def _edges(folder: Workdir, recorder: Recorder) -> Told:
-    """Returns what writes the bytes over each edge, where there is no server."""
-    relay = recorder.known.prices.relay
-
-    def write(row: Row) -> None:
-        del row
-        if relay:
-            write_edges(folder.folder, relay, int(recorder.ledger.up.sum()))
-
-    return write
-
-
-def write_edges(folder, relay, total: int) -> None:
-    """Writes a row for each edge: its nodes, and its bytes there and back.
-
-    `total` are the bytes over all edges so far.
-    """
-    node, neighbour = relay.graph.edges.T
-    there, back = relay.shared_out(total).T
-    table = {"node": node, "neighbour": neighbour}
-    table |= {"bytes_there": there, "bytes_back": back}
-    client_views.write_columns(folder / EDGES, table)

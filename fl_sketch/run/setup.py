@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
 from fl_sketch import engine, models
-from fl_sketch.config import build, inputs, networks, parse, parts, privacy
+from fl_sketch.config import build, inputs, parse, parts, privacy
 from fl_sketch.config.cohorts import Cohorts, cohorts_of
 from fl_sketch.config.guarantee import guarantee_of, require_sizes
 from fl_sketch.config.initial import initial_of, trained_on
@@ -31,11 +31,11 @@ from fl_sketch.core.protocols import Algorithm, Key, Roots, Tree
 from fl_sketch.data import batches as client_batches
 from fl_sketch.data import datasets, examples, partition, residency, streamed
 from fl_sketch.data.holdout import held_out
-from fl_sketch.engine import costs, host_states, loop, multiprocess
+from fl_sketch.engine import costs, loop, multiprocess
 from fl_sketch.engine.client_metrics import MeasuredClients
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.evaluate import make_evaluation
-from fl_sketch.engine.relays import Relay
+from fl_sketch.engine.round import client_bytes
 from fl_sketch.engine.rounds import Play
 from fl_sketch.models import params_io
 from fl_sketch.privacy.guarantee import Guarantee
@@ -64,8 +64,6 @@ class Setup:
       mesh: the devices, which may be abstract.
       talk: the traffic of a client in a round.
       cohorts: the clients of a round.
-      relay: how messages reach all clients without a server; None: there is one.
-      bank: where client states are, one of `host_states.PLACES`.
       identity: the identity of the run, apart from the config.
       guarantee: the privacy guarantee; None: no message is bounded.
       copies: whether clients have the arrays that do not train, and download none.
@@ -81,8 +79,6 @@ class Setup:
     mesh: jax.sharding.Mesh
     talk: costs.Traffic
     cohorts: Cohorts
-    relay: Relay | None
-    bank: str
     identity: Identity
     guarantee: Guarantee | None = None
     copies: bool = False
@@ -188,19 +184,12 @@ class Setup:
 
     def clients(self, numbers: Numbers, seed: int) -> MeasuredClients:
         """Returns the clients as they are measured one by one."""
-        loss, batch = self.loss(numbers), self.config.client.batch
-        steps = build.personal_of(self.config.client.optimizer, loss, numbers)
-        train, dealt = self.splits.train, self.dealt(seed)
-        return MeasuredClients(loss, train, *dealt, steps, batch, seed)
+        return MeasuredClients(self.loss(numbers), self.splits.train, *self.dealt(seed))
 
     @functools.cached_property
     def prices(self) -> costs.Prices:
         """What a client sends and fetches, in bytes."""
-        config, sent = self.config, self.talk.sent
-        if self.relay:
-            with section("network"):
-                self.relay.require_sums(self.talk.bits_up, sum(sent))
-            return costs.Prices(0, relay=self.relay, exchanges=len(sent))
+        config = self.config
         return costs.prices(
             self.algorithm(self.numbers),
             self.params,
@@ -242,22 +231,16 @@ class Setup:
         watched = mechanism.watched if mechanism else ()
         return tuple(f"noised_{name}" for name in watched)
 
-    def start(self, numbers: Numbers, key: Key | Roots, rows: int = 0) -> engine.State:
-        """Returns the state before the first round of a run with roots `key`.
-
-        Args:
-          rows: the clients whose states are kept on devices; 0: as the run does.
-        """
+    def start(self, numbers: Numbers, key: Key | Roots) -> engine.State:
+        """Returns the state before the first round of a run with roots `key`."""
         own = apart(roots_of(key).public, Purpose.INITIAL)
         first = jax.ShapeDtypeStruct(
             (1, *self.splits.train.inputs.shape[1:]), self.splits.train.inputs.dtype
         )
         params = self.loss(numbers).init(own, first)
         params = params_io.insert(params, self.initial.value)
-        if not rows:
-            on_host = self.bank == "host"
-            rows = self.sampler.places if on_host else self.config.data.clients
-        return engine.initial_state(self.algorithm(numbers), params, rows)
+        population = self.config.data.clients
+        return engine.initial_state(self.algorithm(numbers), params, population)
 
     def play(self, numbers: Numbers) -> Play:
         """Returns how rounds are played, for these continuous keys."""
@@ -268,7 +251,6 @@ class Setup:
             parse.fetch_of(config.client),
             self.mesh,
             chunk=self.chunk,
-            recompute=config.compute.updates == "recompute",
         )
         return Play(
             one_round,
@@ -276,7 +258,6 @@ class Setup:
             self.cohorts.weighted,
             chunk=self.chunk,
             most=min(config.eval_every, loop.MOST, last),
-            bank=self.bank,
             steps=config.client.steps,
             batch=config.client.batch,
         )
@@ -355,7 +336,7 @@ def of_splits(config: ConfigDict, splits: datasets.Splits, mesh: Any = None) -> 
     privacy.check_data(config, splits)
     config = parse.with_clients(config, splits)
     privacy.check(config)
-    relay, seen = networks.relay_of(config), inputs.seen_of(config.data, splits)
+    seen = inputs.seen_of(config.data, splits)
     model = _shapes(config, splits, build.loss_of(config, seen, numbers))
     identity = identity_of(
         examples.digests(splits),
@@ -375,13 +356,16 @@ def of_splits(config: ConfigDict, splits: datasets.Splits, mesh: Any = None) -> 
     silent = privacy.algorithm_of(config, loss, params, numbers, 0.0)
     batches = _batches(config.client, splits.train)
     talk = costs.measure_traffic(silent, params, batches)
-    cohorts, bank = cohorts_of(config, talk), "devices"
-    if not mesh:
-        size = host_states.row_bytes(silent, params) * config.data.clients
-        with section("compute"):
-            bank = host_states.place(config.compute.clients, size, here)
+    cohorts = cohorts_of(config, talk)
+    size = client_bytes(silent, params) * config.data.clients
+    if not mesh and size > (free := free_memory.free(here.local_devices)):
+        msg = (
+            f"the states of all clients have {size / 1e9:.3g} GB, and a device has "
+            f"{free / 1e9:.3g} GB free"
+        )
+        raise ValueError(msg)
     known = config, numbers, splits, seen, params, split, Constant(initial)
-    return Setup(*known, here, talk, cohorts, relay, bank, identity).with_noise()
+    return Setup(*known, here, talk, cohorts, identity).with_noise()
 
 
 def _shapes(config: ConfigDict, splits: datasets.Splits, loss: models.Loss) -> Tree:

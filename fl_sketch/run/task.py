@@ -1,7 +1,6 @@
 """One run of a config: its continuous keys are fixed, and its facts are known."""
 
 import functools
-import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,19 +16,17 @@ from fl_sketch.config.privacy import protection_of
 from fl_sketch.core import free_memory, pretrained, trees
 from fl_sketch.core.constants import as_argument, jitted, trees_of
 from fl_sketch.core.protocols import Key, Roots, Server
-from fl_sketch.engine import host_states, still
+from fl_sketch.engine import still
 from fl_sketch.engine.evaluate import in_order
 from fl_sketch.engine.loop import Compiled
-from fl_sketch.engine.recorder import Clock, Known
+from fl_sketch.engine.recorder import Known
+from fl_sketch.engine.round import client_bytes
 from fl_sketch.engine.rounds import compile_rounds
 from fl_sketch.engine.task import Task
 from fl_sketch.models import huggingface
-from fl_sketch.privacy.guarantee import RANDOMNESS
 from fl_sketch.run.setup import Setup, prepare
 from fl_sketch.transforms import lora
 from fl_sketch.workdir import secrets
-
-TIMED = 100  # rounds that are timed together
 
 
 def task_of(config: ConfigDict, data_dir: str | None = None) -> Task:
@@ -54,16 +51,12 @@ def of_setup(setup: Setup) -> Task:
     def roots(secret: secrets.Secret | None) -> Roots:
         return secrets.roots(config.seed, secret, setup.same)
 
-    def started(roots):
-        first, on_host = start(roots), setup.bank == "host"
-        return host_states.start(first, config.data.clients) if on_host else first
-
     return described(
         setup,
-        start=started,
+        start=start,
         compile=lambda roots, seal=None: _compile(setup, state, roots, seal),
         roots=roots,
-        known=known_of(setup, clock_of(setup, lambda: roots(secret))),
+        known=known_of(setup),
         secret=secret,
         with_noise=lambda z: of_setup(setup.with_noise(z)),
     )
@@ -101,32 +94,10 @@ def _standing(setup: Setup) -> Callable[[Server], list[str]] | None:
     return still.of_work(local, test, **sizes)
 
 
-def known_of(setup: Setup, clock: Clock | None = None) -> Known:
-    """Returns what the rows of a run need; `clock` if rounds take time."""
-    clients, absences = setup.config.data.clients, setup.cohorts.absences
-    return Known(setup.prices, clients, setup.guarantee, absences, clock)
-
-
-def clock_of(setup: Setup, roots: Callable[[], Key | Roots]) -> Clock | None:
-    """Returns `(done) -> seconds`, simulated, that the first rounds take.
-
-    Args:
-      roots: returns the roots of the run.
-    """
-    # Rounds of a private run have cohorts that nothing may say anything of.
-    secret = setup.guarantee and setup.guarantee.randomness == RANDOMNESS["system"]
-    if setup.cohorts.clock is None or secret:
-        return None
-    of_rounds = jax.jit(jax.vmap(setup.cohorts.clock, in_axes=(None, 0)))
-    known: list[float] = []
-
-    def clock(done: int) -> float:
-        while len(known) < done:
-            numbers = len(known) + np.arange(TIMED)
-            known.extend(np.asarray(of_rounds(roots(), numbers), np.float64).tolist())
-        return math.fsum(known[:done])
-
-    return clock
+def known_of(setup: Setup) -> Known:
+    """Returns what the rows of a run need."""
+    clients, dropout = setup.config.data.clients, setup.config.cohort.dropout
+    return Known(setup.prices, clients, setup.guarantee, absences=dropout > 0)
 
 
 def _compile(setup: Setup, state, roots: Key | Roots, seal: Any) -> Compiled:
@@ -163,7 +134,7 @@ def facts_of(setup: Setup) -> dict[str, Any]:
     """Returns what is known of a run before it is compiled, for its summary."""
     config, talk, prices = setup.config, setup.talk, setup.prices
     sent, d = sum(talk.sent), trees.size(trees.trained(setup.params))
-    row = host_states.row_bytes(setup.algorithm(setup.numbers), setup.params)
+    row = client_bytes(setup.algorithm(setup.numbers), setup.params)
     leaves = jax.tree.leaves_with_path(trees_of(setup.constants))
     parameters = (leaf for path, leaf in leaves if lora.SCALE not in str(path[-1]))
     frozen = sum(leaf.size for leaf in parameters)
@@ -185,13 +156,11 @@ def facts_of(setup: Setup) -> dict[str, Any]:
         **({"bytes_down_once": prices.once} if prices.once else {}),
         "bytes_up_planned": talk.bits_up and -(-talk.bits_up // 8),
         "client_state_bytes": row * config.data.clients,
-        "client_state": setup.bank if row else None,
         "kept_updates": _kept_updates(setup),
         "seed": config.seed,
         "noised": list(setup.noised),
         "metrics": list(setup.metrics),
         **_protection(setup),
-        **_network(setup),
     }
 
 
@@ -207,25 +176,6 @@ def _protection(setup: Setup) -> dict[str, Any]:
         "smallest_cohort": guard.smallest if guard else 0,
         "bound": "clip" if local else bound,
         "threshold": keys.threshold,
-    }
-
-
-def _network(setup: Setup) -> dict[str, Any]:
-    """Returns what is known of a graph of clients without a server, if there is one."""
-    relay, talk = setup.relay, setup.talk
-    if relay is None:
-        return {}
-    sent = talk.bits_up and -(-talk.bits_up // 8)
-    exchanges = len(talk.sent)
-    return {
-        "graph": setup.config.network.graph,
-        "relay": relay.name,
-        "edges": len(relay.graph.edges),
-        "hops": relay.hops,
-        "messages": exchanges * int(relay.crossings.sum()),
-        "bytes_over_edges_planned": sent
-        and int(relay.over_edges(sent, exchanges).sum()),
-        "download": "none",
     }
 
 
@@ -305,6 +255,4 @@ def _kept_updates(setup: Setup) -> str:
     passes = len(setup.talk.sent) + setup.talk.stateful
     if passes == 1:
         return "a chunk"
-    if setup.config.compute.updates == "recompute":
-        return f"a chunk, made {passes} times"
     return "the whole cohort"

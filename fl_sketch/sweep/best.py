@@ -12,7 +12,6 @@ from fl_sketch import engine
 from fl_sketch.core import plugins
 from fl_sketch.core.mappings import flat
 from fl_sketch.engine.recorder import ABSENCES, Recorder
-from fl_sketch.run.run import write_edges
 from fl_sketch.run.setup import Setup
 from fl_sketch.run.task import model_of
 from fl_sketch.sweep.grid import Axis, Group, changed
@@ -62,8 +61,6 @@ def keep(
             weights.keep_frozen(partial, setup.parts.frozen.tree, fresh=True)
         about = {**model_of(setup), origin.TRAINED_ON: run.trained_on}
         weights.write_model(partial, number, about)
-        if relay := recorder.known.prices.relay:
-            write_edges(partial, relay, int(recorder.ledger.up.sum()))
     shutil.rmtree(kept, ignore_errors=True)
     partial.rename(kept)
 

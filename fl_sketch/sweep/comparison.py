@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from fl_sketch.config import networks, parse, privacy
+from fl_sketch.config import parse, privacy
 from fl_sketch.config.build import metrics_of
 from fl_sketch.core import files, validate
 from fl_sketch.engine.loop import NotFinite
@@ -305,8 +305,6 @@ def _check(
             first = grid.changed(config, {key: tune[key][0] for key in tune})
             parse.check(first)
             privacy.check(first)
-            if first.data.clients:  # else the data say how many nodes a graph has
-                networks.relay_of(first)
         except (ValueError, TypeError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             msg = f"{name}: {error}"

@@ -80,19 +80,14 @@ def outline(group: grid.Group, data_dir: str | None) -> Outline:
 
 
 def _require_on_devices(setup: Setup) -> None:
-    """Raises where a run would get clients' states or data from the host."""
-    host = {
-        "clients": ("devices", setup.bank == "host" and setup.talk.stateful),
-        "data": ("resident", setup.form == "streamed"),
-    }
-    for key, (expected, elsewhere) in host.items():
-        if elsewhere:
-            msg = (
-                f"config.compute: Expected {key} that fit the devices in a sweep, got "
-                f"{key}={setup.config.compute[key]}: set compute.{key}={expected} or "
-                "use launch.train (in a comparison: apart=True)."
-            )
-            raise ValueError(msg)
+    """Raises where a run would get its data from the host."""
+    if setup.form == "streamed":
+        msg = (
+            "config.compute: a sweep needs data that fit the devices, got data="
+            f"{setup.config.compute.data}: set compute.data=resident or use "
+            "launch.train (in a comparison: apart=True)."
+        )
+        raise ValueError(msg)
 
 
 def plan(axes: Sequence[grid.Axis], outlines: Sequence[Outline], how: str) -> list[str]:

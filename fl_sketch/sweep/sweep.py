@@ -11,16 +11,14 @@ import pathlib
 import time
 from collections.abc import Callable, Sequence
 
-import jax
 import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from fl_sketch.engine.loop import Watch, play
 from fl_sketch.engine.recorder import Recorder, Row
-from fl_sketch.run.setup import Setup, prepare
+from fl_sketch.run.setup import prepare
 from fl_sketch.run.signals import asking
-from fl_sketch.run.task import clock_of
 from fl_sketch.sweep import best, grid, plots, programs, tables
 from fl_sketch.sweep.dry_run import Outline, outline, plan, require_one_table
 from fl_sketch.workdir import odometer
@@ -65,8 +63,8 @@ def sweep(
     with Workdir(workdir, about, identity, rows=ROWS, summary=SUMMARY) as folder:
         for line in plan(axes, outlines, how):
             say(line)
-        if config.clients_every or config.personal_steps:
-            say("  note: a sweep ignores clients_every and personal_steps")
+        if config.clients_every:
+            say("  note: a sweep ignores clients_every")
         done, summary = _done(outlines, folder)
         if summary:
             say(f"{workdir} already has this sweep, finished:")
@@ -170,7 +168,7 @@ def _run_rest(
             setup = prepare(one.group.config, data_dir)
             points = programs.compile_points(setup, one.group, how)
             compiling += points.compiled.seconds
-            recorders = recorders_of(one, setup)
+            recorders = recorders_of(one)
             watch = Watch(
                 ahead=_counting(folder, one),
                 rounds=_moving(bar, len(one.group.points)),
@@ -191,18 +189,10 @@ def _run_rest(
     return {"seconds": seconds, "compile_seconds": compiling, "programs_kept": done}
 
 
-def recorders_of(one: Outline, setup: Setup) -> list[Recorder]:
-    """Returns a recorder for each point; points of one seed have the same cohorts."""
-    clocks = {
-        seed: clock_of(setup, functools.partial(jax.random.key, seed))
-        for seed in one.group.seeds
-    }
-    each, every = len(one.group.numbers), one.group.config.eval_every
-    return [
-        Recorder.new(one.known._replace(clock=clocks[seed]), every)
-        for seed in one.group.seeds
-        for _ in range(each)
-    ]
+def recorders_of(one: Outline) -> list[Recorder]:
+    """Returns a recorder for each point."""
+    points = len(one.group.seeds) * len(one.group.numbers)
+    return [Recorder.new(one.known, one.group.config.eval_every) for _ in range(points)]
 
 
 def run_points(

@@ -17,7 +17,7 @@ HIDDEN = (
     "asked", "answered", "bytes_up", "bytes_down", "bytes_up_total",
     "bytes_down_total", "bytes_up_per_client_round", "bytes_down_per_client_round",
 )  # fmt: skip
-OF_CLIENTS = ("train_", "mechanism_", "clients_", "personal_")  # of clients' data
+OF_CLIENTS = ("train_", "mechanism_", "clients_")  # of clients' data
 REPORTED = ("test",)
 CHOSEN = ("validation", "test")  # models are chosen by the first that the data have
 MEASURED = tuple(f"{part}_" for part in CHOSEN)  # before names of numbers of a model

@@ -1,188 +1,66 @@
-"""Nodes that flood their messages have what one server has with everyone in the cohort.
+"""Messages over graphs, against floods that are played and sums counted by hand."""
 
-Every node keeps a server of its own, adds up what it heard, and takes the step. The
-engine plays a graph as an ordinary round, and counts bytes by a relay's prices.
-"""
-
-import functools
-
-import chex
-import jax
 import numpy as np
 import pytest
 
-from fl_sketch.channels import player
-from fl_sketch.core.keys import for_batches, round_keys
-from fl_sketch.core.protocols import Memory, Round
-from fl_sketch.engine import graph as graphs
-from fl_sketch.engine import initial_server, ledger, relays
-from fl_sketch.engine.clients import Client
-from fl_sketch.engine.exchange import as_heard
-from fl_sketch.engine.prices import Prices
-from tests.engine.test_relays import flood_by_hand
-from tests.quadratics import CATALOGUE, PARAMS, fetch, optima
-from tests.simulation import KEY, cohort_of, compiled, with_cohort
+from fl_sketch.engine import gossip
 
-NODES, ROUNDS = 6, 4
-GRAPHS = {
-    "ring": graphs.ring(6),
-    "grid": graphs.grid(2, 3),
-    "edge list": graphs.from_edges([(0, 5), (5, 2), (2, 1), (1, 3), (3, 4)]),
-}
-# Of sketches a server adds up what they are made of, which rounds in another way.
-LINEAR = ("safl", "heaprix")
-ALGORITHMS = ("fedavg", "marina", "scaffold", "ef21", "sketched_down", *LINEAR)
-EXCHANGES = {"heaprix": 2}
+GRAPHS = {"ring": 6, "grid:2x3": 6, "complete": 5, "ring ": 5, "grid:1x4": 4}
 
 
-def over_nodes(function):
-    """Returns the program that maps one of a node over the rows of all nodes.
-
-    What all nodes know comes first, as an argument: a compiler rounds otherwise what it
-    knows, and what is in no loop.
-    """
-
-    @compiled
-    def program(known, *rows):
-        return jax.lax.map(lambda row: function(known, *row), rows)
-
-    return lambda *rows: jax.device_get(program(KNOWN, *rows))
-
-
-KNOWN = np.asarray(optima(NODES)), np.float32(NODES)
-NUMBERS = np.arange(NODES, dtype=np.int32)
-
-
-@functools.cache
-def parts_of(name):
-    """Returns what a node does: its work, its messages, and what it then has."""
-    algorithm = CATALOGUE[name]
-
-    def work(known, node, server, client):
-        keys = round_keys(KEY, server.round, node)
-        batches = fetch(known[0], node, None, for_batches(keys))
-        return algorithm.local.run(server, client.local, batches, keys)
-
-    def turn(known, node, server, client, work, means):
-        count = known[1]
-        about = Round(server.round, denominator=count, present=count, population=count)
-        memory, keys = (
-            Memory(client.memory, server.memory),
-            round_keys(KEY, server.round, node),
-        )
-        return keys, player.play(
-            algorithm.uplink, (work.update, memory, keys, about), means
-        )
-
-    def message(*arguments):
-        return player.message(turn(*arguments)[1].sent)
-
-    def after(known, node, server, client, work, means):
-        keys, end = turn(known, node, server, client, work, means)
-        server = server._replace(memory=end.memory.server)
-        server = player.serve(algorithm, server, end.delivery.estimate, keys)
-        local = algorithm.local.finish(work.state, end.delivery)
-        return server, Client(local, end.memory.client)
-
-    def mean(known, total, server):
-        return as_heard(jax.tree.map(lambda leaf: leaf / known[1], total), server.round)
-
-    return [over_nodes(part) for part in (work, message, mean, after)]
-
-
-def flooded(graph, messages):
-    """Returns the sum that every node makes, in the order of the nodes' numbers."""
-    heard = [{node: message} for node, message in enumerate(messages)]
-    for node, other, message in flood_by_hand(graph)[1]:
-        heard[other][message] = heard[node][message]  # which it must have by then
-    return [
-        functools.reduce(added, [own[node] for node in range(NODES)]) for own in heard
+def played(edges, nodes):
+    """Returns the messages over each edge and direction, and the hops of a flood."""
+    neighbours = [
+        [*edges[edges[:, 0] == n, 1], *edges[edges[:, 1] == n, 0]] for n in range(nodes)
     ]
+    have = [{n} for n in range(nodes)]
+    fresh = [{(n, None)} for n in range(nodes)]
+    sent, hops = {}, 0
+    while any(len(own) < nodes for own in have):
+        arrived = [set() for _ in range(nodes)]
+        for node in range(nodes):
+            for origin in {origin for origin, _ in fresh[node]}:
+                came_from = {source for one, source in fresh[node] if one == origin}
+                for other in neighbours[node]:
+                    if other not in came_from:
+                        sent[node, other] = sent.get((node, other), 0) + 1
+                        arrived[other].add((origin, node))
+        for node in range(nodes):
+            fresh[node] = {pair for pair in arrived[node] if pair[0] not in have[node]}
+            have[node] |= {origin for origin, _ in fresh[node]}
+        hops += 1
+    return sent, hops
 
 
-def over_a_tree(graph, messages):
-    """Returns the sum of all at every node, made on the way to the root of a tree."""
-    sums = list(messages)
-    for node, parent in reversed(graphs.links(graph, 0).tolist()):
-        sums[parent] = added(sums[parent], sums[node])
-    return [sums[0]] * NODES
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_flood_is_counted_as_it_is_played(name):
+    nodes = GRAPHS[name]
+    edges = gossip.edges_of(name.strip(), nodes)
+    sent, hops = played(edges, nodes)
+    expected = gossip.Crossings(sum(sent.values()), max(sent.values()), hops)
+    assert gossip.flood(edges, nodes) == expected
 
 
-def added(one, other):
-    return jax.tree.map(np.add, one, other)
-
-
-def stacked(trees):
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
-
-
-def of_node(rows, node):
-    return jax.tree.map(lambda leaf: leaf[node], rows)
-
-
-@functools.cache
-def played(name, graph, adds=flooded):
-    """Returns servers and clients of all nodes after some rounds."""
-    work, message, mean, after = parts_of(name)
-    start = jax.device_get(initial_server(CATALOGUE[name], PARAMS))
-    rows = stacked([start] * NODES)
-    for _ in range(ROUNDS):
-        works, means = work(NUMBERS, *rows), ()
-        for _ in range(EXCHANGES.get(name, 1)):
-            sent = message(NUMBERS, *rows, works, means)
-            sums = adds(GRAPHS[graph], [of_node(sent, node) for node in NUMBERS])
-            means += (mean(stacked(sums), rows[0]),)
-        rows = after(NUMBERS, *rows, works, means)
-    return rows
-
-
-@functools.cache
-def served(name):
-    everyone = cohort_of(NUMBERS)
-    return with_cohort(CATALOGUE[name], everyone, rounds=ROUNDS, clients=NODES)
-
-
-def compared(name, servers, clients, check):
-    state, _ = served(name)
-    for node in NUMBERS:
-        chex.assert_trees_all_equal(of_node(servers, node), of_node(servers, 0))
-    check(of_node(servers, 0), state.server)
-    check(clients, state.clients)
-
-
-close = functools.partial(chex.assert_trees_all_close, rtol=2e-5, atol=2e-5)
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_flood_gives_every_node_what_a_server_has(name):
-    graph = list(GRAPHS)[ALGORITHMS.index(name) % len(GRAPHS)]
-    check = close if name in LINEAR else chex.assert_trees_all_equal
-    compared(name, *played(name, graph), check)
-
-
-@pytest.mark.parametrize("name", ["fedavg", "safl"])
-def test_sums_over_a_tree_differ_in_last_bits_only(name):
-    compared(name, *played(name, "grid", over_a_tree), close)
+def test_sums_cross_every_edge_of_a_tree_twice():
+    assert gossip.tree(gossip.edges_of("ring", 6), 6) == (10, 1, 6)
+    assert gossip.tree(gossip.edges_of("complete", 5), 5) == (8, 1, 2)
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("safl", 4 * 8), ("heaprix", 4 * (12 * 3 + 4))]
-)
-def test_a_ledger_has_the_bytes_that_nodes_send(name, message):
-    """Of a flood with the number of its node, of a tree the sums alone."""
-    graph, exchanges = GRAPHS["edge list"], EXCHANGES.get(name, 1)
-    _, reports = served(name)
-    flood = [node for node, *_ in flood_by_hand(graph)[1]]
-    tree = [node for link in graphs.links(graph, 0).tolist() for node in link]
-    for relay, senders, more in ((relays.flood, flood, 4), (relays.tree, tree, 0)):
-        book = ledger.empty(NODES)
-        prices = Prices(0, relay=relay(graph), exchanges=exchanges)
-        for number in range(ROUNDS):
-            report = of_node(reports, number).simulator_only
-            ledger.record(book, prices, number, report)
-        each = message + exchanges * more
-        sent = ROUNDS * each * np.bincount(senders, minlength=NODES)
-        np.testing.assert_array_equal(book.up, sent)
-        assert not book.down.any()  # no model is ever sent
-        over_edges = prices.relay.over_edges(message, exchanges)
-        assert over_edges.sum() * ROUNDS == book.up.sum()
+    ("text", "nodes"),
+    [("rings", 6), ("grid:x", 6), ("grid:2x2", 6), ("line", 6), ("parts", 4),
+     ("words", 3)],
+)  # fmt: skip
+def test_what_is_no_graph_of_the_clients_is_refused(tmp_path, text, nodes):
+    files = {"line": "0 1\n1 2\n", "parts": "0 1\n2 3\n", "words": "a b\n"}
+    for name, lines in files.items():
+        (tmp_path / name).write_text(lines)
+    path = str(tmp_path / text) if text in files else text
+    with pytest.raises(ValueError, match="graph"):
+        gossip.edges_of(path, nodes)
+
+
+def test_a_file_may_name_edges_twice_and_backwards(tmp_path):
+    (tmp_path / "line").write_text("0 1\n1 0\n2 1\n\n")
+    edges = gossip.edges_of(str(tmp_path / "line"), 3)
+    np.testing.assert_array_equal(edges, [[0, 1], [1, 2]])

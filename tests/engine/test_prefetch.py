@@ -5,6 +5,7 @@ import threading
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding
@@ -14,7 +15,8 @@ from fl_sketch import data, engine
 from fl_sketch.core.keys import roots_of
 from fl_sketch.core.protocols import Server
 from fl_sketch.data import batches, residency, streamed
-from fl_sketch.engine import availability, host_states, prefetch
+from fl_sketch.engine import prefetch
+from fl_sketch.engine.cohort import Cohort, Sampler
 from fl_sketch.engine.rounds import Play, compile_rounds, one_by_one
 from tests.engine.regression import (
     EF21,
@@ -31,10 +33,17 @@ from tests.run.devices import Device
 
 UNLIKE = data.clients((INPUTS, TARGETS), np.minimum(OWNERS, np.arange(90) % 8 + 1))
 DROPPED = engine.with_dropout(engine.poisson(POPULATION, 4), 0.3)
-# In every other round an empty place has the number of a client that answers.
-TRACE = availability.present(
-    POPULATION, 5, first_and_last=[(0, 1, 2), (3, 2, 2), (7, 2, 2)], rounds=2
-)
+
+
+def odd_rounds(key, number):
+    """In every other round empty places have the number of a client that answers."""
+    del key
+    weights = jnp.where(number % 2, 1.0, jnp.array([1.0, 0.0, 0.0]))
+    ids = jnp.where(weights > 0, jnp.array([0, 3, 7]), 0)
+    return Cohort(ids, weights, weights.sum())
+
+
+TRACE = Sampler(odd_rounds, "", POPULATION, 3, float(POPULATION), timed=True)
 
 
 def by_size(starts):
@@ -43,45 +52,37 @@ def by_size(starts):
 
 
 @functools.cache
-def compiled(form, bank, algorithm, sampler, weighted=None, chunk=1):
+def compiled(form, algorithm, sampler, weighted=None, chunk=1):
     """Returns what plays rounds on two devices, and the first state."""
     mesh = mesh_of(2, "clients")
     same = NamedSharding(mesh, P())
     fetch = batches.fetching("fresh", steps=2, batch=5)
     one_round = engine.make_round(algorithm, fetch, mesh, chunk=chunk)
-    play = Play(one_round, sampler, weighted, chunk, 2, 5, most=5, bank=bank)
-    rows = sampler.places if bank == "host" else POPULATION
+    play = Play(one_round, sampler, weighted, chunk, 2, 5, most=5)
     params = jax.tree.map(jax.numpy.asarray, PARAMS)
-    state = jax.device_put(engine.initial_state(algorithm, params, rows), same)
+    state = jax.device_put(engine.initial_state(algorithm, params, POPULATION), same)
     if form == "streamed":
         examples = streamed.on_host(*UNLIKE)
     else:
         examples = batches.resident(*UNLIKE, device=same)
     roots = jax.device_put(roots_of(KEY), same)
     advance, _ = compile_rounds(play, mesh, state=state, key=roots, data=examples)
-    first = host_states.start(state, POPULATION) if bank == "host" else state
-    return advance, jax.device_get(first), state
+    return advance, jax.device_get(state), state
 
 
-def placed(saved, bank, like):
+def placed(saved, like):
     """Returns a state that was saved where a run has it."""
-    on_devices = jax.tree.map(
-        lambda leaf, old: jax.device_put(leaf, old.sharding), saved.server, like.server
+    return jax.tree.map(
+        lambda leaf, old: jax.device_put(leaf, old.sharding), saved, like
     )
-    clients = jax.tree.map(np.copy, saved.clients)
-    if bank != "host":
-        clients = jax.tree.map(
-            lambda leaf, old: jax.device_put(leaf, old.sharding), clients, like.clients
-        )
-    return engine.State(on_devices, clients)
 
 
-def played(form, bank, *what, cuts=(5,), **how):
+def played(form, *what, cuts=(5,), **how):
     """Returns the state after rounds in calls of these lengths, and all reports."""
-    advance, saved, like = compiled(form, bank, *what, **how)
+    advance, saved, like = compiled(form, *what, **how)
     reports, done = [], 0
     for count in cuts:
-        state, report = advance(placed(saved, bank, like), done, count)
+        state, report = advance(placed(saved, like), done, count)
         reports.append(jax.tree.map(lambda leaf, n=count: np.asarray(leaf[:n]), report))
         saved, done = jax.device_get(state), done + count
     return saved, jax.tree.map(lambda *leaves: np.concatenate(leaves), *reports)
@@ -98,24 +99,23 @@ CASES = {
 def test_what_stays_on_the_host_changes_no_bit(case):
     """Cohorts are no multiple of the devices; some clients do not answer."""
     *what, how = CASES[case]
-    reference = played("resident", "devices", *what, **how)
+    reference = played("resident", *what, **how)
     assert not reference[1].simulator_only.answered.all() or case == "replacement"
-    bank = "host" if case == "client state" else "devices"
-    found = played("streamed", bank, *what, **how)
+    found = played("streamed", *what, **how)
     chex.assert_trees_all_equal(found, reference)
     chex.assert_trees_all_equal_dtypes(found, reference)
 
 
 def test_a_run_on_the_host_may_be_cut_and_resumed():
     *what, how = CASES["client state"]
-    whole = played("streamed", "host", *what, **how)
-    cut = played("streamed", "host", *what, cuts=(2, 1, 2), **how)
+    whole = played("streamed", *what, **how)
+    cut = played("streamed", *what, cuts=(2, 1, 2), **how)
     chex.assert_trees_all_equal(cut, whole)
-    advance, saved, like = compiled("streamed", "host", *what, **how)
-    middle, _ = advance(placed(saved, "host", like), 0, 3)
+    advance, saved, like = compiled("streamed", *what, **how)
+    middle, _ = advance(placed(saved, like), 0, 3)
     kept = jax.device_get(jax.tree.map(np.copy, middle))
     advance(middle, 3, 2)  # and then back, to batches that nobody has made ahead
-    again, _ = advance(placed(kept, "host", like), 3, 2)
+    again, _ = advance(placed(kept, like), 3, 2)
     chex.assert_trees_all_equal(jax.device_get(again), whole[0])
 
 

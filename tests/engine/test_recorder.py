@@ -26,9 +26,7 @@ def report(loss, answered=(True, True), **released):
 
 
 def recorder(guarantee=None, every=2):
-    known = Known(
-        Prices(100), 4, guarantee, absences=True, clock=lambda done: 2.5 * done
-    )
+    known = Known(Prices(100), 4, guarantee, absences=True)
     return Recorder.new(known, every)
 
 
@@ -44,7 +42,7 @@ def test_a_row_has_means_of_its_rounds_and_totals_of_all():
     assert first == {
         "round": 2, "train_loss": 2.0, "train_far": 4.0, "test_loss": 0.5,
         "test_released": 2.0, "bytes_up_total": 32, "bytes_down_total": 400,
-        "asked": 4, "answered": 4, "simulated_seconds": 5.0, "epsilon": None,
+        "asked": 4, "answered": 4, "epsilon": None,
     }  # fmt: skip
     # Of a round without an answer nothing was measured.
     assert second["train_loss"] == 5.0 and second["bytes_up_total"] == 40
@@ -57,7 +55,7 @@ def test_of_a_private_run_all_that_clients_measured_and_did_is_marked():
     row = one.row(1, {"test_loss": 0.5})
     shown = {name for name in row if not name.startswith("simulator_only_")}
     assert shown == {
-        "round", "test_loss", "released", "simulated_seconds", "epsilon", "delta",
+        "round", "test_loss", "released", "epsilon", "delta",
         "randomness",
     }  # fmt: skip
     assert row["simulator_only_asked"] == row["simulator_only_answered"] == 2

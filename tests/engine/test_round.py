@@ -80,16 +80,6 @@ def test_clients_may_be_spread_and_chunked_in_any_way(name):
     chex.assert_trees_all_close(other, report, rtol=1e-5, atol=1e-5)
 
 
-# Of two exchanges or with clients' states updates are kept, of one they are not.
-@pytest.mark.parametrize("name", [*STATEFUL, "heaprix", "fedavg"])
-def test_updates_may_be_kept_or_made_again(name):
-    """Also where some devices have no client at all."""
-    kept, report = alone(name)[5]
-    again, other = run(name, rounds=5, devices=8, recompute=True)
-    chex.assert_trees_all_close(again, kept, rtol=1e-5, atol=1e-6)
-    chex.assert_trees_all_close(other, report, rtol=1e-5, atol=1e-6)
-
-
 @every_algorithm
 def test_one_run_is_like_another_and_rounds_may_be_cut(name):
     whole, _ = alone(name)[4]
@@ -110,7 +100,7 @@ def fetched(name):
 
 def of_three(name, fetch):
     mesh = mesh_of(2, "clients")
-    return compiled(engine.make_round(ALGORITHMS[name], fetch, mesh, recompute=True))
+    return compiled(engine.make_round(ALGORITHMS[name], fetch, mesh))
 
 
 THREE = cohort_of([0, 2, 5])

@@ -33,10 +33,7 @@ WORDS = {
     "model.metrics": "accuracy accuracy,perplexity perplexity rmse rmse,rmse f1",
     "model.fresh": "dense x",
     "cohort.sampling": "fixed poisson replacement everyone",
-    "cohort.times": "lognormal(2,0.5) lognormal(0,1)",
     "cohort.weighting": "equal examples",
-    "network.graph": "none ring grid:2x3 regular:3 complete grid:2x2 regular:x",
-    "network.relay": "flood tree",
     "client.optimizer": "sgd adam adamw(b1=0.8) sgd(momentum=0.9) lion noisy_sgd lbfgs",
     "client.batches": "fresh subsets whole",
     "server.optimizer": "sgd momentum adam amsgrad paper_amsgrad scalar_adam yogi "
@@ -59,8 +56,6 @@ WORDS = {
     "privacy.form": "message update",
     "compute.data": "auto resident streamed",
     "compute.dtype": "float32 float32 bfloat16",
-    "compute.updates": "keep recompute",
-    "compute.clients": "auto devices host",
 }
 INTEGERS = (0, 1, 2, 3, 5, 7, 20, 64, -1, 1000)
 FLOATS = (0.0, 1e-6, 0.01, 0.1, 0.5, 0.9, 1.0, 2.0, 10.0, 100.0, -1.0, 1e30)

@@ -40,12 +40,9 @@ RENAMED = {  # columns of `engine.simulate`, which are those of a config's run n
     "bytes_down": "bytes_down_total",
 }
 VALUES = {"secret": "system"}  # of randomness, by its name in a config's run
-GOSSIP = "a round without a server adds up as one with a server does"
 DEALT = "private runs deal examples by a seed of their own"
 DENSE = "the small dense layer of a transformer is a plain product"
 REASONS = {  # by case, the reason and what differs
-    "run flood": (GOSSIP, {"model ."}),
-    "run tree": (GOSSIP, {"model ."}),
     "run words": (DENSE, {"model .", "metrics.csv"}),
     "compare": (DEALT, {"comparison.csv", "private/seeds/sweep.csv", "standings.csv"}),
 }

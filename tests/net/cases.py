@@ -23,12 +23,6 @@ NOISE = {
 }
 CLIP = NOISE | {"privacy.bound": "clip"}
 POISSON = {"cohort.sampling": "poisson", "privacy.relation": "add_remove"}
-GOSSIP = {
-    "cohort.sampling": "everyone",
-    "network.graph": "regular:3",
-    "algorithm": "iterative_sketching",
-    "server.optimizer": "sgd",
-}
 NET = ROOT / "tests" / "net"
 
 #: Keys of each method beside its name.
@@ -71,16 +65,11 @@ RUNS = {
     "adaptive": CLIP
     | POISSON
     | {"privacy.bound": "adaptive", "privacy.quantile_noise": 2.0},
-    "flood": GOSSIP,
-    "tree": GOSSIP | {"network.relay": "tree"},
     "streamed": {"compute.data": "streamed"},
-    "host_states": {"algorithm": "scaffold", "compute.clients": "host"},
-    "recompute": {"algorithm": "sketched_sgd", "compute.updates": "recompute"},
     "batch_norm": {"model.name": "resnet", "model.size": "tiny", "model.norm": "batch"}
     | {"model.width": 4, "client.steps": 2},
-    "single_clients": {"data.held_out": 0.2, "clients_every": 3, "personal_steps": 2},
-    "absent": {"cohort.dropout": 0.3, "cohort.times": "lognormal(1, 1)"}
-    | {"cohort.deadline": 2.0, "cohort.jitter": 0.1, "cohort.sending": 10.0},
+    "single_clients": {"data.held_out": 0.2, "clients_every": 3},
+    "absent": {"cohort.dropout": 0.3},
     "several_devices_a_model": {"compute.model_devices": 2},
     "standardised": {"data.standardise": "train", "data.augment": "crop"},
     "vmapped": {"compute.chunk": 3},

@@ -72,7 +72,7 @@ def test_clients_may_be_spread_and_chunked_in_any_way(name, guard):
     algorithm = private(name, GUARDS[guard])
     reference, report = with_cohort(algorithm, ALL)
     assert np.isfinite(flat(reference.server.params)).all()
-    state, other = with_cohort(algorithm, ALL, devices=4, chunk=2, recompute=True)
+    state, other = with_cohort(algorithm, ALL, devices=4, chunk=2)
     chex.assert_trees_all_close(state, reference, rtol=1e-4, atol=1e-5)
     chex.assert_trees_all_close(other, report, rtol=1e-4, atol=1e-4)
 

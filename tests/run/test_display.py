@@ -95,7 +95,6 @@ def test_a_plan_says_of_what_a_message_is_a_part(changes, words, tmp_path):
     assert all(part in text for part in words), text
 
 
-ALONE = {"network__graph": "ring", "cohort__sampling": "everyone"}
 
 
 @pytest.mark.parametrize(
@@ -103,7 +102,6 @@ ALONE = {"network__graph": "ring", "cohort__sampling": "everyone"}
     [
         ({}, "; upload {:.4g} kB, download {:.4g} kB per client and round;"),
         ({"cohort__dropout": 0.3}, "; upload {:.4g} kB per answer, download {:.4g} kB"),
-        (ALONE, "; over edges, with forwarding: {:.4g} kB per client and round;"),
     ],
 )
 def test_a_run_ends_with_the_bytes_of_a_client(changes, words, tmp_path):

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from fl_sketch import engine
 from fl_sketch.algorithms.catalog import methods
-from fl_sketch.config import networks, parse
+from fl_sketch.config import parse
 from fl_sketch.core import trees
 from fl_sketch.run import prepare, run, task_of
 from fl_sketch.run.task import of_setup
@@ -109,11 +109,6 @@ def test_where_clients_alone_are_shared_out_it_is_refused():
             task_of(config_with(**CUT | own))
     with refused("stored=False"):
         task_of(config_with(**CUT | {"sketch__stored": True}))
-
-
-def test_a_graph_may_have_models_over_several_devices():
-    graph = {"network__graph": "ring", "cohort__sampling": "everyone"}
-    assert networks.relay_of(config_with(**CUT | graph)).hops == 4
 
 
 def test_a_model_that_cannot_be_cut_is_on_all_devices():

@@ -1,18 +1,13 @@
 """Single clients: what they hold back, a model's worth to each, and their own ones."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
 
-from fl_sketch.config import parse
 from fl_sketch.data import datasets, partition
 from fl_sketch.data.holdout import held_out
 from fl_sketch.engine.client_metrics import summed_up
 from fl_sketch.run import load_params, prepare, run, task_of
-from fl_sketch.run.task import of_setup
-from tests.models import own
 from tests.run.configs import (
     NOISY,
     config_with,
@@ -29,7 +24,6 @@ KEYS = {
     "eval_every": 2,
     "checkpoint_every": 2,
     "clients_every": 4,
-    "personal_steps": 3,
     "data__held_out": 0.25,
     "data__partition": "dirichlet",
     "data__clients": 12,
@@ -83,29 +77,18 @@ def test_a_client_whose_loss_is_no_number_counts_and_one_that_held_nothing_does_
     assert row["clients_accuracy_worst_tenth"] == 0.4
 
 
-def by_hand(params, setup, client, steps):
-    """Returns accuracy and loss of a client, and of its own model, in plain numpy."""
-    train, (kept, held) = setup.splits.train, setup.dealt(0)
+def by_hand(params, setup, client):
+    """Returns accuracy and loss of a client, in plain numpy."""
+    train, held = setup.splits.train, setup.dealt(0)[1]
     kernel, bias = (np.array(params["dense"][name]) for name in ("kernel", "bias"))
     x = train.inputs.reshape(len(train.inputs), -1)
     y = np.asarray(train.targets)
 
-    def measured(kernel, bias):
-        rows = held.of(client)
-        logits = x[rows] @ kernel.T + bias
-        log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-        right = (logits.argmax(-1) == y[rows]).mean()
-        return right, -log_p[np.arange(len(rows)), y[rows]].mean()
-
-    before = measured(kernel, bias)
-    random = np.random.default_rng([0x9E25, 0, client])
-    drawn = random.choice(kept.of(client), (steps, 20))
-    for rows in drawn:
-        logits = x[rows] @ kernel.T + bias
-        p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-        error = (p - np.eye(10)[y[rows]]) / len(rows)
-        kernel, bias = kernel - 0.1 * error.T @ x[rows], bias - 0.1 * error.sum(0)
-    return before, measured(kernel, bias)
+    rows = held.of(client)
+    logits = x[rows] @ kernel.T + bias
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    right = (logits.argmax(-1) == y[rows]).mean()
+    return right, -log_p[np.arange(len(rows)), y[rows]].mean()
 
 
 @pytest.mark.slow
@@ -116,20 +99,14 @@ def test_views_are_what_one_computes_by_hand(tmp_path):
     assert [row["round"] for row in rows] == ["4", "6"]
     each = table_in(tmp_path, "clients_last.csv")
     params, setup = load_params(tmp_path), prepare(config)
-    assert len(each) == 12 and (tmp_path / "clients.png").exists()
+    assert len(each) == 12
     for client, row in enumerate(each):
-        before, after = by_hand(params, setup, client, 3)
         found = [float(row[name]) for name in ("accuracy", "loss")]
-        np.testing.assert_allclose(found, before, rtol=1e-4)
-        found = [float(row[f"personal_{name}"]) for name in ("accuracy", "loss")]
-        np.testing.assert_allclose(found, after, rtol=1e-4)
+        np.testing.assert_allclose(found, by_hand(params, setup, client), rtol=1e-4)
     accuracy = [float(row["accuracy"]) for row in each]
     assert summary["clients_accuracy"] == pytest.approx(np.mean(accuracy))
     assert summary["clients_accuracy_worst_tenth"] == pytest.approx(min(accuracy))
     assert float(rows[-1]["clients_accuracy"]) == pytest.approx(np.mean(accuracy))
-    personal = [float(row["personal_accuracy"]) for row in each]
-    assert summary["personal_accuracy"] == pytest.approx(np.mean(personal))
-    assert np.mean(personal) > np.mean(accuracy)  # clients with few labels each
 
 
 @pytest.mark.slow
@@ -138,31 +115,21 @@ def test_a_stopped_run_sees_the_same_clients(tmp_path, monkeypatch):
     keys = {**KEYS, "checkpoint_every": 5}
     stop_at(tmp_path / "cut", 3, monkeypatch, **keys, cohort__sampling="fixed")
     run(config_with(**keys), tmp_path / "cut", say=quiet)
-    for name in ("clients.csv", "clients_last.csv", "clients.png"):
+    for name in ("clients.csv", "clients_last.csv"):
         one, other = ((tmp_path / at / name).read_bytes() for at in ("whole", "cut"))
         assert one == other, name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model", ["normed", "dropped"])
-def test_models_with_modes_and_statistics_are_made_ones_own(tmp_path, model):
-    name = f"{own.__file__}:{model}"
-    config = config_with(**KEYS, model__name=name)
-    summary = run(config, tmp_path, say=quiet)
-    assert np.isfinite(summary["personal_loss"])
-    assert summary["personal_loss"] != summary["clients_loss"]
 
 
 @pytest.mark.slow
 def test_a_private_run_marks_what_its_clients_measured(tmp_path):
     run(config_with(**KEYS | NOISY), tmp_path, say=quiet)
     names = {path.name for path in tmp_path.iterdir()}
-    marked = ("clients.csv", "clients_last.csv", "clients.png")
+    marked = ("clients.csv", "clients_last.csv")
     assert {f"simulator_only_{name}" for name in marked} <= names
     assert not names & set(marked)
     summary = read_json(tmp_path / "summary.json")
     assert "simulator_only_clients_accuracy" in summary
-    assert not any(name.startswith(("clients_", "personal_")) for name in summary)
+    assert not any(name.startswith("clients_") for name in summary)
 
 
 @pytest.mark.slow
@@ -190,18 +157,13 @@ def test_clients_have_the_names_of_owners_unless_they_are_private(tmp_path, priv
     ("changes", "words"),
     [
         ({"clients_every": 10}, ["data.held_out > 0", "clients_every=10"]),
-        ({"personal_steps": 2}, ["data.held_out > 0", "personal_steps=2"]),
         ({"data__held_out": 1.0}, ["held_out < 1"]),
         (
             {"clients_every": 15, "data__held_out": 0.2},
             ["multiple of eval_every=10", "15"],
         ),
-        (
-            {"personal_steps": -1, "data__held_out": 0.2},
-            ["personal_steps=0", "personal_steps=-1"],
-        ),
     ],
-    ids=range(5),
+    ids=range(3),
 )
 def test_what_cannot_be_looked_at_is_said_in_one_line(changes, words):
     with refused(*words):
@@ -216,18 +178,3 @@ def test_training_is_on_what_is_left():
     assert len(kept.indices) + len(held.indices) == total
     assert not set(kept.indices.tolist()) & set(held.indices.tolist())
     assert jax.tree.leaves(resident.examples)[0].shape[0] == total
-
-
-def test_personal_steps_of_every_client_have_keys_of_their_own():
-    """With one batch for all, clients differ by nothing but dropout's keys."""
-    keys = {"data__held_out": 0.5, "personal_steps": 2, "data__partition": "iid"}
-    config = config_with(**KEYS | keys, model__name=f"{own.__file__}:dropped")
-    setup = prepare(config)
-    twins = [0] * 40
-    same = partition.Partition(np.array(twins * 2), np.array([0, 40, 80]))
-    clients = setup.clients(parse.numbers_of(config), 0)
-    clients = dataclasses.replace(clients, kept=same, held=same)
-    task = of_setup(setup)
-    params = jax.device_get(task.start(task.roots(None)).server.params)
-    losses = clients.look(params, 2)["loss"]
-    assert losses[0] != losses[1]

@@ -140,7 +140,6 @@ PRIVATE = {"privacy.bound": "clip", "privacy.noise_multiplier": 1.0}
             {},
             "accuracy of SAFL, 20x, perplexity of FedAvg",
         ),
-        ({"network.graph": "grid:5x5"}, {}, "FedAvg: config.network: .* 6 nodes.* 25"),
         ({"sketch.operator": "shrt"}, {}, "FedAvg: .*'srht'"),
         ({}, {"only": ["FedAvgg"]}, "'FedAvg'"),
         ({}, {"trials": Trials(2.0)}, "private method that is tuned"),

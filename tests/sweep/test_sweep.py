@@ -301,7 +301,6 @@ def test_the_best_point_of_clients_who_may_not_answer_is_a_run(tmp_path):
         (["compute.model_devices=1,2"], "model_devices=2"),
         (["model.metrics=accuracy,perplexity"], "accuracy and perplexity"),
         (["compute.data=streamed"], "data that fit .* compute.data=resident"),
-        (["algorithm=scaffold", "compute.clients=host"], "clients=devices"),
         (["seed=0,1"], "2 points .* 1e-05 GB"),  # whose states fit nowhere
     ],
 )
