@@ -3,13 +3,11 @@
 import optax
 
 from fl_sketch import channels, transforms
-from fl_sketch.algorithms.checked import checked
 from fl_sketch.core.protocols import Algorithm, Compressor, Downlink
 from fl_sketch.sketch import compressors
 from fl_sketch.transforms import local
 
 
-@checked
 def cocktail_sgd(
     loss: local.Loss,
     *,

@@ -7,14 +7,12 @@ import jax.numpy as jnp
 import optax
 
 from fl_sketch import channels
-from fl_sketch.algorithms.checked import checked
 from fl_sketch.core.keys import Purpose
 from fl_sketch.core.protocols import Algorithm, Local, Server, Tree
 from fl_sketch.privacy import clipping, mechanism
 from fl_sketch.transforms import local
 
 
-@checked
 def dp_fedavg(
     loss: local.Loss,
     *,
@@ -70,7 +68,6 @@ def dp_fedavg(
     )
 
 
-@checked
 def dp_normfedavg(loss: local.Loss, **options) -> Algorithm:
     """Returns DP-NormFedAvg: `dp_fedavg` with `C u / |u|` instead of the clip.
 

@@ -3,13 +3,11 @@
 import optax
 
 from fl_sketch import channels
-from fl_sketch.algorithms.checked import checked
 from fl_sketch.core.protocols import Algorithm, Compressor
 from fl_sketch.sketch import compressors
 from fl_sketch.transforms import local
 
 
-@checked
 def ef21(
     loss: local.Loss,
     *,

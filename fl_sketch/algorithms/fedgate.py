@@ -4,13 +4,11 @@ import jax
 import optax
 
 from fl_sketch import channels
-from fl_sketch.algorithms.checked import checked
 from fl_sketch.core.protocols import Algorithm
 from fl_sketch.sketch import compressors
 from fl_sketch.transforms import local
 
 
-@checked
 def fedgate(
     loss: local.Loss,
     *,
@@ -32,7 +30,6 @@ def fedgate(
     )
 
 
-@checked
 def fedcomgate(
     loss: local.Loss,
     *,

@@ -4,7 +4,6 @@ import jax
 import optax
 
 from fl_sketch import channels
-from fl_sketch.algorithms.checked import checked
 from fl_sketch.core import validate
 from fl_sketch.core.protocols import Algorithm, Channel, Sketch
 from fl_sketch.transforms import local
@@ -12,7 +11,6 @@ from fl_sketch.transforms import local
 QUERIES = ("privix", "heaprix")
 
 
-@checked
 def fedsketch(
     loss: local.Loss,
     *,
@@ -52,7 +50,6 @@ def fedsketch(
     )
 
 
-@checked
 def fedsketchgate(
     loss: local.Loss,
     *,

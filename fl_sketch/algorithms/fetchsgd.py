@@ -7,7 +7,6 @@ import optax
 
 from fl_sketch import channels, transforms
 from fl_sketch import sketch as sketches
-from fl_sketch.algorithms.checked import checked
 from fl_sketch.core import validate
 from fl_sketch.core.keys import Purpose
 from fl_sketch.core.protocols import Algorithm, Downlink, Sketch
@@ -17,7 +16,6 @@ from fl_sketch.transforms import local
 STABLE = 50  # columns for each coordinate of a step with "subtract", of five rows
 
 
-@checked
 def fetchsgd(
     loss: local.Loss,
     *,

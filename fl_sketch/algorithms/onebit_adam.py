@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import optax
 
 from fl_sketch import transforms
-from fl_sketch.algorithms.checked import checked
 from fl_sketch.channels import codes
 from fl_sketch.core import trees, validate
 from fl_sketch.core.protocols import (
@@ -25,7 +24,6 @@ from fl_sketch.sketch import compressors
 from fl_sketch.transforms import local
 
 
-@checked
 def onebit_adam(
     loss: local.Loss,
     *,

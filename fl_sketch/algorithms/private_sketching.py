@@ -4,13 +4,11 @@ import jax
 import optax
 
 from fl_sketch import channels
-from fl_sketch.algorithms.checked import checked
 from fl_sketch.core.protocols import Algorithm, Sketch
 from fl_sketch.privacy import local_noise
 from fl_sketch.transforms import local
 
 
-@checked
 def private_sketching(
     loss: local.Loss,
     *,

@@ -4,12 +4,10 @@ import jax
 import optax
 
 from fl_sketch import channels
-from fl_sketch.algorithms.checked import checked
 from fl_sketch.core.protocols import Algorithm, Sketch
 from fl_sketch.transforms import local
 
 
-@checked
 def safl(
     loss: local.Loss,
     *,

@@ -5,12 +5,10 @@ import jax.numpy as jnp
 import optax
 
 from fl_sketch import channels
-from fl_sketch.algorithms.checked import checked
 from fl_sketch.core.protocols import Algorithm, Channel, Memory
 from fl_sketch.transforms import local
 
 
-@checked
 def scaffold(
     loss: local.Loss,
     *,

@@ -5,13 +5,11 @@ import jax.numpy as jnp
 import optax
 
 from fl_sketch import channels, transforms
-from fl_sketch.algorithms.checked import checked
 from fl_sketch.core.protocols import Algorithm, Downlink
 from fl_sketch.sketch import compressors
 from fl_sketch.transforms import local
 
 
-@checked
 def sign_sgd(loss: local.Loss, *, server_rate: optax.ScalarOrSchedule) -> Algorithm:
     """Returns signSGD with majority vote, one bit a number in both directions.
 
@@ -40,7 +38,6 @@ def sign_sgd(loss: local.Loss, *, server_rate: optax.ScalarOrSchedule) -> Algori
     )
 
 
-@checked
 def ef_sign_sgd(
     loss: local.Loss,
     *,

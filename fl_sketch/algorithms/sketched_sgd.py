@@ -3,13 +3,11 @@
 import optax
 
 from fl_sketch import channels
-from fl_sketch.algorithms.checked import checked
 from fl_sketch.core.protocols import Algorithm, Downlink, Sketch
 from fl_sketch.sketch import compressors
 from fl_sketch.transforms import local
 
 
-@checked
 def sketched_sgd(
     loss: local.Loss,
     *,

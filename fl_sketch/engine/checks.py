@@ -22,6 +22,8 @@ from fl_sketch.engine.round import State, initial_state
 from fl_sketch.workdir.identity import ACCEPTED
 from fl_sketch.workdir.rows import is_column
 
+BLOCK = 4096  # rows of examples that are looked at together
+
 
 def require_made_by(kind: type, how: str, **named: Any) -> None:
     """Raises a TypeError unless every named argument is of a kind, made by `how`."""
@@ -279,6 +281,30 @@ def require_batches(kind: str, batch: int, clients: Clients) -> None:
         raise ValueError(msg)
     if kind == "subsets":
         validate.at_most(least, "the smallest client, with subsets", batch=batch)
+
+
+def require_finite(clients: Clients) -> None:
+    """Raises for an example of a client that is not finite as a float of 32 bits.
+
+    A private run is not checked: such a client has no influence in its rounds, and an
+    error would reveal something about it.
+    """
+    for path, leaf in jax.tree.leaves_with_path(clients.examples):
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            continue
+        for rows in np.array_split(clients.partition.indices, 1 + len(leaf) // BLOCK):
+            values = np.asarray(leaf)[rows]
+            with np.errstate(over="ignore"):
+                held = values.astype(jax.dtypes.canonicalize_dtype(leaf.dtype))
+            wrong = np.argwhere(~np.isfinite(held))
+            if wrong.size:
+                place = tuple(wrong[0])
+                msg = (
+                    f"Expected finite numbers of 32 bits in examples"
+                    f"{jax.tree_util.keystr(path)}, got {values[place]} in row "
+                    f"{rows[place[0]]}."
+                )
+                raise ValueError(msg)
 
 
 def traffic_of(

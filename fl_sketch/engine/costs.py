@@ -21,7 +21,6 @@ from fl_sketch.core.protocols import Algorithm, Channel, Memory, Round, Server, 
 from fl_sketch.core.wire import FLOAT_BITS
 from fl_sketch.engine import programs
 from fl_sketch.engine.clients import played
-from fl_sketch.engine.data_uses import DataUses, uses_of
 from fl_sketch.engine.prices import Follow, Prices
 from fl_sketch.engine.round import initial_server
 from fl_sketch.workdir.rows import is_column
@@ -52,7 +51,6 @@ class Traffic(NamedTuple):
       alone: whether the server's step depends on the server's own key.
       working: bytes that local work writes in one pass, which is about its peak memory.
       coded: whether a message is not floats as they are, of which sums are made.
-      uses: what local work does with the data.
       needed: for each leaf of the means, whether clients need it within the round.
     """
 
@@ -66,7 +64,6 @@ class Traffic(NamedTuple):
     alone: bool
     working: int
     coded: bool
-    uses: DataUses = DataUses()
     needed: Any = ()
 
 
@@ -201,7 +198,6 @@ def _with_work_traced(algorithm, start, batches) -> tuple[Algorithm, dict[str, A
     local = local._replace(run=played(program, work))
     return algorithm._replace(local=local), {
         "working": programs.bytes_written(program),
-        "uses": uses_of(program, arguments, work),
     }
 
 

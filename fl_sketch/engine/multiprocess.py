@@ -49,7 +49,7 @@ def _part_from_first(data: bytes) -> bytes:
 
 
 def require_same(values: Callable[[], Mapping[str, str]]) -> None:
-    """Raises unless all processes have the same `values()`, which are texts by name.
+    """Raises in all processes unless they have the same `values()`, texts by name.
 
     Call it before anything is compiled. Only several processes read `values`.
 
@@ -60,10 +60,14 @@ def require_same(values: Callable[[], Mapping[str, str]]) -> None:
         return
     here = dict(values())
     first = json.loads(from_first(json.dumps(here).encode()))
-    for name in {**first, **here}:
-        if first.get(name) != here.get(name):
-            msg = (
-                f"Expected one {name} in all processes, got {first.get(name)} in "
-                f"process 0 and {here.get(name)} in process {jax.process_index()}."
-            )
-            raise ValueError(msg)
+    names = list(first)
+    differ = [n for n, name in enumerate(names) if here.get(name) != first[name]]
+    mine = np.int32(differ[0] if differ else len(names))
+    found = np.ravel(multihost_utils.process_allgather(mine))
+    if found.min() < len(names):
+        name, process = names[found.min()], int(found.argmin())
+        msg = (
+            f"processes have different values of {name}: {first[name]} in process 0, "
+            f"not in process {process} (here: {here.get(name)})."
+        )
+        raise ValueError(msg)

@@ -17,7 +17,7 @@ from fl_sketch.core.keys import roots_of
 from fl_sketch.core.protocols import Algorithm, Key, Mechanism, Roots, Server, Tree
 from fl_sketch.data import Clients, examples, residency, streamed
 from fl_sketch.data import batches as client_batches
-from fl_sketch.engine import checks, data_checks, programs, still
+from fl_sketch.engine import checks, programs, still
 from fl_sketch.engine.clients import Fetch
 from fl_sketch.engine.cohort import Sampler, of_round
 from fl_sketch.engine.costs import Traffic, prices
@@ -108,8 +108,7 @@ class PythonSetup(NamedTuple):
             self._require_unseen()
         else:
             checks.require_batches(self.batches, self.batch, self.clients)
-            data_checks.require_finite(self.clients)
-            data_checks.require_places(self.clients, traffic.uses.places)
+            checks.require_finite(self.clients)
         cost = prices(
             chosen,
             self.params,
@@ -198,7 +197,6 @@ class PythonSetup(NamedTuple):
             every=every,
             frozen=_frozen(chosen.constants),
             standing=self._standing(chosen),
-            untouched=chosen.traffic.uses.untouched,
             secret=_secret(self.key)
             if guarantee or chacha.is_secret(self.key)
             else None,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fl_sketch.engine import multiprocess, untouched
+from fl_sketch.engine import multiprocess
 from fl_sketch.engine.loop import Compiled, NotFinite, Watch, play
 from fl_sketch.engine.recorder import ABSENCES, Recorder, Row
 from fl_sketch.engine.round import State
@@ -193,7 +193,6 @@ def play_on(
 
     look = _looking(task, watch.look)
     watch = watch._replace(rows=rows_of, save=save, ahead=count, lost=_lost(task))
-    look = untouched.watching(task.untouched, progress.state, say, look)
     watch = watch._replace(look=look, agree=multiprocess.agree)
     _keep_frozen(folder, task, progress)
     saves = task.save_every if folder or multiprocess.several() else 0

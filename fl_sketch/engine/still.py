@@ -1,13 +1,8 @@
-"""Whether all that should train does.
+"""Finds arrays that should train and do not move.
 
 Under a sketch the server moves every number, so that its parameters show nothing. A
 client's local work does: an array whose update is zero in every number does not train,
-because the loss does not depend on it, or an optimizer leaves it out. Work is done
-twice, the second time from where the first ended: where one of two factors begins at
-zero, as lora's, the other moves in the second.
-
-Vectors count together with the other arrays of their layer. The gradient of a bias may
-be nothing but rounding, as that of keys in attention.
+because the loss does not depend on it, or an optimizer leaves it out.
 """
 
 from collections.abc import Callable
@@ -19,42 +14,30 @@ import numpy as np
 
 from fl_sketch.core.constants import jitted
 from fl_sketch.core.keys import round_keys
-from fl_sketch.core.protocols import Local, Server, Tree
+from fl_sketch.core.protocols import Local, Server
 from fl_sketch.core.trees import named_leaves
-from fl_sketch.transforms import lora
 
 
 class StandsStill(RuntimeError):
     """Something should train, and does not move."""
 
 
-def require_moving(standing: list[str], done: int) -> None:
-    """Raises if any part does not change.
-
-    Args:
-      standing: the names of those that do.
-      done: the number of rounds done.
-    """
-    if standing:
-        msg = (
-            f"Expected all that trains to move, got no update of {', '.join(standing)} "
-            f"after round {done}: the loss does not depend on it, or an optimizer "
-            "leaves it out."
-        )
-        raise StandsStill(msg)
-
-
 def of_work(
     local: Local, examples: Any, *, steps: int, batch: int
 ) -> Callable[[Server], list[str]]:
-    """Returns `(server) -> names` of what a client's work does not move.
+    """Returns `(server) -> names` of arrays that a client's work does not move.
 
-    Of work whose update is no tree like the parameters, nothing is said.
+    A vector counts only if no other array of its layer moves: the gradient of a bias
+    may be nothing but rounding. Of work whose update is no tree like the parameters,
+    nothing is said.
 
     Args:
       examples: arrays with a leading axis, of which `steps` batches are taken.
     """
+    count = len(jax.tree.leaves(examples)[0])
+    places = np.linspace(0, count - 1, steps * batch).astype(int).reshape(steps, batch)
 
+    @jitted
     def moved(server, batches):
         keys, client = round_keys(jax.random.key(0), 0, 0), local.init(server.params)
         update = local.run(server, client, batches, keys).update
@@ -64,37 +47,31 @@ def of_work(
         flags = jax.tree.map(lambda leaf: jnp.any(leaf != 0), update)
         return server._replace(params=after), flags
 
-    work, batches = jitted(moved), _batches(examples, steps, batch)
-
     def standing(server: Server) -> list[str]:
-        server, first = work(server, batches)
+        batches = jax.tree.map(lambda leaf: np.asarray(leaf)[places], examples)
+        # Where one of two factors begins at zero, as lora's, the other moves in a
+        # second piece of work.
+        server, first = moved(server, batches)
         if first is None:
             return []
-        second = work(server, batches)[1]
-        flags = jax.device_get(jax.tree.map(jnp.logical_or, first, second))
-        return _standing(server.params, flags)
+        flags = jax.tree.map(jnp.logical_or, first, moved(server, batches)[1])
+        named = [*named_leaves(jax.device_get(flags))]
+        vectors = {name for name, leaf in named_leaves(server.params) if leaf.ndim < 2}
+        layers = {name.rpartition("/")[0] for name, flag in named if flag}
+        return [
+            name or "params"
+            for name, flag in named
+            if not flag and not (name in vectors and name.rpartition("/")[0] in layers)
+        ]
 
     return standing
 
 
-def _batches(examples: Any, steps: int, batch: int) -> Any:
-    """Returns batches of examples from all over the arrays."""
-    count = len(jax.tree.leaves(examples)[0])
-    places = np.linspace(0, count - 1, steps * batch).astype(int).reshape(steps, batch)
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[places], examples)
-
-
-def _standing(params: Tree, flags: Tree) -> list[str]:
-    """Returns the names of matrices that do not move, and of layers without any."""
-    matrices: dict[str, bool] = {}
-    layers: dict[str, bool] = {}
-    for (name, leaf), flag in zip(
-        named_leaves(params), jax.tree.leaves(flags), strict=True
-    ):
-        layer, is_matrix = name.rpartition("/")[0], lora.is_matrix(name, leaf.shape)
-        if is_matrix:
-            matrices[name] = bool(flag)
-        # A layer with a matrix is judged by that.
-        layers[layer] = layers.get(layer, False) or is_matrix or bool(flag)
-    parts = matrices | layers
-    return [name or "params" for name, moves in parts.items() if not moves]
+def require_moving(standing: list[str], done: int) -> None:
+    """Raises if any array stands still after `done` rounds."""
+    if standing:
+        msg = (
+            f"no update of {', '.join(standing)} after round {done}: the loss does not "
+            "depend on it, or an optimizer leaves it out"
+        )
+        raise StandsStill(msg)

@@ -33,7 +33,6 @@ class Task(NamedTuple):
         is not looked at.
       advice: what may help if it diverges; empty: a loss that is not finite does not
         stop it.
-      untouched: names of the model's arrays that no client's data reach.
     """
 
     start: Callable[[Key | Roots], State]
@@ -53,7 +52,6 @@ class Task(NamedTuple):
     frozen: Mapping[str, Any] = {}
     standing: Callable[[Server], list[str]] | None = None
     advice: str = ""
-    untouched: tuple[str, ...] = ()
 
     @property
     def private(self) -> bool:

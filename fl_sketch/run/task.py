@@ -69,7 +69,6 @@ def described(setup: Setup, **parts: Any) -> Task:
         **parts,
         last=setup.last,
         every=config.eval_every,
-        untouched=setup.talk.uses.untouched,
         save_every=config.checkpoint_every,
         keep=config.checkpoint_keep,
         config=config.to_dict(),

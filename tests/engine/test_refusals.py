@@ -320,28 +320,6 @@ def of_classes(logits, labels):
     return {"algorithm": algorithm, "clients": classes, "rounds": 3}
 
 
-CROSS = optax.softmax_cross_entropy_with_integer_labels
-LABELS = np.arange(COUNT) % 4
-
-
-def test_labels_that_are_no_classes_of_the_loss_are_refused_or_warned_of():
-    with refused("examples[1]", "from 0 to 3", "4 in row 3"):
-        simulated(**of_classes(CROSS, LABELS + 1))
-    with pytest.warns(UserWarning, match="-1 in row 0, which counts from the end"):
-        simulated(**of_classes(CROSS, LABELS - 1))
-
-    def one_hot(scores, labels):
-        return optax.softmax_cross_entropy(scores, jax.nn.one_hot(labels, 4))
-
-    with pytest.warns(UserWarning, match="4 in row 3, which has no place"):
-        simulated(**of_classes(one_hot, LABELS + 1))
-
-
-def test_labels_that_the_loss_moves_or_masks_are_its_own_matter():
-    simulated(**of_classes(lambda x, y: CROSS(x, y - 1), LABELS + 1))
-    simulated(**of_classes(lambda x, y: CROSS(x, jnp.maximum(y, 0)), LABELS - 1))
-
-
 def test_a_message_that_is_longer_than_the_model_is_warned_of():
     longer = algorithms.safl(
         loss, sketch=sketch.count_sketch(5), client_rate=0.05, server=optax.adam(0.05)

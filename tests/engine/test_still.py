@@ -43,8 +43,8 @@ def standing(trains, optimizer=optax.sgd(0.1), steps=1):  # noqa: B008
     ("trains", "found"),
     [
         ("first|norm", []),  # a bias counts with its layer
-        ("first/bias|norm", ["first"]),
-        ("beside|head", ["beside/kernel"]),
+        ("first/bias|norm", ["first/bias"]),
+        ("beside|head", ["beside/bias", "beside/kernel"]),
         ("lora(rank=2, on=first|head)", []),  # one step moves one of its factors
         ("lora(rank=2, on=first|beside)+head", [
             "beside/kernel/lora_a", "beside/kernel/lora_b"]),
@@ -78,7 +78,6 @@ def simulated(trains, mechanism=None, **more):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The rounds move")  # biases that data do not reach
 def test_a_simulation_ends_with_the_name(tmp_path):
     for more in ({}, {"workdir": tmp_path}, {"workdir": tmp_path}):
         rows = []
@@ -89,7 +88,6 @@ def test_a_simulation_ends_with_the_name(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The rounds move")
 def test_a_private_simulation_does_not_look_at_its_clients():
     noise = mechanism.central(
         clipping.clip(1.0), noise_multiplier=1.0, denominator=CLIENTS.population

@@ -11,7 +11,6 @@ import time
 import numpy as np
 import pytest
 
-from fl_sketch.workdir.folder import Workdir
 from tests.launch.test_train import arguments, saved, wait_for_rounds
 from tests.launching import Started, launch
 from tests.run.configs import table
@@ -79,15 +78,6 @@ def ends(command, seconds=120):
     return code, *command.said()
 
 
-def last_words(command, seconds=20):
-    """Returns the errors of a command that has ended, and of who speaks after it."""
-    until = time.monotonic() + seconds
-    while "Start the same command again" not in (errors := command.said()[1]):
-        assert time.monotonic() < until, errors
-        time.sleep(0.1)
-    return errors
-
-
 def test_sums_of_integers_are_those_of_one_process_to_the_bit(start, tmp_path):
     for process in start(tmp_path / "two", keys=INTEGERS):
         code, _, errors = ends(process)
@@ -112,16 +102,13 @@ def test_two_processes_are_one_run(start, tmp_path):
     # What is to be said of the config is said once.
     assert notes == [["note: safl as configured does not read sketch.heavy=3"], []]
 
-    # One dies; the other notices, and both say how to go on.
+    # One dies; the other notices.
     first, second = start(broken)
     wait_for_rounds(broken, first)
     second.send(signal.SIGKILL)
-    code, *_ = ends(first, 30)
+    code, *_ = ends(first, 60)
     assert code not in (0, 2)
     ends(second)
-    for process in (first, second):
-        said = last_words(process)
-        assert said.count("Start the same command again on all machines") == 1
 
     # One is asked to stop; both save and stop after the same round.
     first, second = start(broken)
@@ -156,9 +143,8 @@ def test_two_processes_are_one_run(start, tmp_path):
         (("--num_processes=2",), "together, got coordinator=None"),
         (
             ("--coordinator=x:1", "--num_processes=2", "--process_id=2"),
-            "0 <= process_id < 2 (num_processes), got process_id=2",
+            "process_id=2 is not among 2",
         ),
-        (("--coordinator=x:1", "--num_processes=0", "--process_id=0"), ">= 1"),
     ],
 )
 def test_half_an_address_is_refused(tmp_path, flags, words):
@@ -184,15 +170,15 @@ def both_end(processes, words):
     [
         (
             "client.rate=0.2",
-            "one client.rate in all processes, got 0.1 in process 0 an",
+            "values of client.rate: 0.1 in process 0",
         ),
         (
             "checkpoint_every=7",
-            "one checkpoint_every .* got 5 in process 0 and 7 in pr",
+            "values of checkpoint_every: 5 in process 0",
         ),
         (
             "rounds=20",
-            "one rounds in all processes, got 200 in process 0 and 20 in proc",
+            "values of rounds: 200 in process 0",
         ),
     ],
 )
@@ -212,56 +198,21 @@ def test_other_data_in_one_process_are_noticed(start, tmp_path, form):
             "--config.cohort.size=4", f"--config.compute.data={form}")  # fmt: skip
     flags = [(f"--data_dir={tmp_path / place}",) for place in ("one", "two")]
     both_end(
-        start(tmp_path / "run", flags, keys=keys), "one data in train_inputs in all"
+        start(tmp_path / "run", flags, keys=keys), "values of data in train_inputs"
     )
 
 
-def test_an_error_of_one_process_ends_all_with_its_line(start, tmp_path):
+def test_an_error_of_one_process_ends_both(start, tmp_path):
     keys = (*KEYS, "--config.data.name=npz/own", "--config.data.clients=6",
             "--config.cohort.size=4")  # fmt: skip
     (tmp_path / "one").mkdir()
     (tmp_path / "none").mkdir()
     table(tmp_path / "one" / "own.npz", 0)
     flags = [(f"--data_dir={tmp_path / place}",) for place in ("one", "none")]
-    words = "none/own.npz or the folder .* with data.name"
-    both_end(start(tmp_path / "run", flags, keys=keys), words)
-
-    with Workdir(tmp_path / "used", {"rounds": 1}):
-        both_end(start(tmp_path / "used"), "a workdir that no process uses")
-
-
-OWN = """
-import time
-
-import jax
-
-
-def data(*_):
-    if jax.process_index():
-        raise KeyboardInterrupt
-    time.sleep(60)
-"""
-
-
-def test_who_is_interrupted_ends_all(start, tmp_path):
-    (tmp_path / "own.py").write_text(OWN)
-    keys = (*KEYS, f"--config.data.name={tmp_path}/own.py:data")
-    first, second = map(ends, start(tmp_path / "run", keys=keys))
-    assert (first[0], second[0]) == (2, 130)
-    line = "interrupted; results that were saved before are kept\n"
-    assert first[2].endswith(f"error: process 1: {line}")
-    assert second[2].endswith(f"error: {line}")
-
-
-def test_a_port_in_use_is_said_before_anything_else(tmp_path):
-    with socket.socket() as other:
-        other.bind(("localhost", 0))
-        other.listen()
-        flags = (f"--coordinator=localhost:{other.getsockname()[1]}",
-                 "--num_processes=2", "--process_id=0")  # fmt: skip
-        done = launch(*arguments(tmp_path, *KEYS, *flags))
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert "a free port of the machine of process 0" in done.stderr
+    first, second = start(tmp_path / "run", flags, keys=keys)
+    code, _, errors = ends(second)
+    assert code == 2 and "process 1: Expected" in errors and "none/own.npz" in errors
+    assert ends(first, 60)[0] != 0  # of which jax says that its peer is gone
 
 
 def test_the_coordinator_listens_where_it_was_told_to(start, tmp_path):

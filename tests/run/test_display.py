@@ -95,8 +95,6 @@ def test_a_plan_says_of_what_a_message_is_a_part(changes, words, tmp_path):
     assert all(part in text for part in words), text
 
 
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
