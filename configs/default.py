@@ -123,7 +123,6 @@ def get_config() -> ConfigDict:
     config.sketch.stored = False  # R as one matrix in memory: for attacks
     config.sketch.forget = "zero"  # or subtract, as printed: for fetchsgd
     config.sketch.masking = False  # momentum forgets too, for fetchsgd
-    config.sketch.window = 0  # rounds that fetchsgd keeps errors for; 0: all
     config.sketch.query = "privix"  # or heaprix: exact heavy values; for fedsketch*
     # heavy values: m of heaprix, k of fetchsgd, sketched_sgd; 0: a row's columns, or
     # a fiftieth of them for fetchsgd with forget=subtract

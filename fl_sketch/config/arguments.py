@@ -154,7 +154,6 @@ ARGUMENTS: dict[str, Argument] = {
     "fill": _value("sketch.heavy_fill"),
     "forget": _value("sketch.forget"),
     "masking": _value("sketch.masking"),
-    "window": _value("sketch.window"),
     "compressor": Argument(
         ("compressor.name", *_SHORT),
         lambda parts: _compressor(parts, parts.config.compressor.name),

@@ -25,7 +25,6 @@ from fl_sketch.models.losses import KINDS, TYPES
 from fl_sketch.privacy import lattice, plans
 from fl_sketch.sketch import FILLS
 from fl_sketch.transforms import by_name
-from fl_sketch.transforms.trains import parsed
 
 Numbers = Mapping[str, float | jax.Array]
 WHOLE = 2**31  # whole numbers are int32 in programs
@@ -73,7 +72,6 @@ CHECKS: dict[str, Callable[..., Any]] = {
     "model.loss": _one_of(*KINDS),
     "cohort.weighting": _one_of("equal", "examples"),
     "client.optimizer": lambda optimizer: by_name.optimizer(optimizer),
-    "client.trains": lambda trains: parsed(trains),
     "client.steps": validate.at_least_one,
     "client.batch": validate.at_least_one,
     "client.batches": _one_of(*client_batches.KINDS),
@@ -84,7 +82,6 @@ CHECKS: dict[str, Callable[..., Any]] = {
     "sketch.compression": catalog.require_compression,
     "sketch.rows": validate.at_least_one,
     "sketch.layout": _one_of(*catalog.LAYOUTS),
-    "sketch.window": _within(0),
     "sketch.query": _one_of(*QUERIES),
     "sketch.heavy": _within(0),
     "sketch.heavy_fill": _one_of("", *FILLS),
