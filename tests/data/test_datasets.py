@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
 
 from fl_sketch.data import datasets
 from fl_sketch.data.examples import Examples, Splits, digests, from_parts, with_classes
@@ -19,7 +20,7 @@ def test_digits_are_all_of_scikit_learns_once():
     assert train.inputs.min() == 0 and train.inputs.max() == 1
     rows = np.concatenate([train.inputs, test.inputs]).reshape(1797, 64)
     assert len(np.unique(rows, axis=0)) == 1797  # the parts share no image
-    model = LogisticRegression(max_iter=200).fit(rows[:1437], train.targets)
+    model = KNeighborsClassifier(1).fit(rows[:1437], train.targets)
     assert model.score(rows[1437:], test.targets) > 0.9  # labels are those of the rows
 
 

@@ -58,7 +58,7 @@ DAMAGED = [  # None: the file is missing
     (LABELS, fake_raw.idx(np.zeros(9, np.uint8))[:-4]),
     (LABELS, b"\0\0\x08\1\0\0\0\2\0\1"),  # no gzip
     (LABELS, gzip.compress(b"\0\0\x08\1\0\0\0\7abc")),  # too short
-    (LABELS, gzip.compress(b"\0\0\x0d\1\0\0\0\1abcd")),  # of floats
+    (LABELS, gzip.compress(b"\0\0\x0d\1\0\0\0\x0a" + bytes(10))),  # of floats
     (LABELS, fake_raw.idx(np.zeros(3, np.uint8))),  # fewer than images
     (LABELS, fake_raw.idx(np.full(10, 77, np.uint8))),
     (LABELS, gzip.compress(bytes(2**26))),  # a bomb

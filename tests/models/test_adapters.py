@@ -57,6 +57,10 @@ def test_dropout_varies_with_the_key_in_training_alone(kind):
     assert loss.random and one == again != other
     sums = [loss.metrics(params, x, y)["loss"] for _ in range(2)]
     assert sums[0] == sums[1]
+    if kind == "Net":  # its statistics move
+        moved = jax.tree.leaves(loss.value(params, x, y, key=keys[0])[1])
+        pairs = zip(moved, jax.tree.leaves(params.state), strict=True)
+        assert all(np.any(one != other) for one, other in pairs)
 
 
 def test_trained_arrays_go_back_into_a_module_of_nnx():

@@ -35,7 +35,7 @@ def of_accelerators(x, kernel, strides, padding, pool=False):
 
 # Images, a window, features, strides, zeros around, whether with a pool.
 CASES = [
-    ((3, 9, 8, 3), (3, 3), 5, (1, 1), "SAME", False),
+    ((3, 9, 8, 3), (3, 3), 5, (1, 1), [(2, 0), (0, 1)], False),
     ((2, 7, 8, 20), (5, 3), 17, (1, 1), "VALID", False),
     ((2, 6, 6, 4), (1, 1), 6, (1, 1), "VALID", False),
     ((3, 9, 8, 3), (3, 3), 5, (2, 2), "SAME", False),
