@@ -26,7 +26,6 @@ from fl_sketch.data.tokenizer import Tokenizer
 from fl_sketch.models import huggingface, params_io
 from fl_sketch.models.losses import KINDS
 from fl_sketch.models.metrics import CLASSES
-from fl_sketch.workdir import weights
 from fl_sketch.workdir.origin import FILES, SIDECAR
 
 
@@ -110,10 +109,7 @@ def load_trained(folder: str | os.PathLike, plugin: Collection[str] = ()) -> Tra
     path = next((place / name for name in FILES if (place / name).is_file()), None)
     if path is None or not (place / SIDECAR).is_file():
         msg = f"Expected the folder of a finished run or of a release, with {SIDECAR} "
-        msg += f"and one of {', '.join(FILES)}, got {folder}"
-        best = place / weights.BEST
-        hint = f", which is that of a sweep: the model is in {best}" * best.is_dir()
-        raise ValueError(msg + hint + ".")
+        raise ValueError(msg + f"and one of {', '.join(FILES)}, got {folder}.")
     with untrusted_files.reading(place / SIDECAR, "to be unchanged"):
         about = dict(json.loads((place / SIDECAR).read_text()))
         if "inputs" not in about:

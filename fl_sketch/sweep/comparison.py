@@ -21,10 +21,8 @@ from fl_sketch.config import parse, privacy
 from fl_sketch.config.build import metrics_of
 from fl_sketch.core import files, validate
 from fl_sketch.engine.loop import NotFinite
-from fl_sketch.privacy.composition import Trials
-from fl_sketch.privacy.guarantee import Guarantee
 from fl_sketch.run.run import run as run_once
-from fl_sketch.sweep import grid, plots, tables, tuning
+from fl_sketch.sweep import grid, plots, tables
 from fl_sketch.sweep.sweep import sweep
 from fl_sketch.sweep.tables import Row
 from fl_sketch.sweep.tuning import Tuning
@@ -119,7 +117,6 @@ def run(
     *,
     settings: Sequence[str] = (),
     only: Sequence[str] = (),
-    trials: Trials | None = None,
     say: Callable[[str], None] = tqdm.write,
 ) -> list[Row]:
     """Runs a comparison, or what an earlier one left of it; returns its standings.
@@ -128,12 +125,10 @@ def run(
       comparison: the methods.
       workdir: the folder of results. It gets a folder for each method, search.csv with
         every point of all grids, comparison.csv with all reported evaluations,
-        standings.csv, standings.md, standings.tex and comparison.png.
+        standings.csv, standings.md and comparison.png.
       data_dir: the folder of raw data sets.
       settings: lines "key=value" for the config of every method.
       only: names of methods; empty: all.
-      trials: the number of runs of a private selection, which takes the place of search
-        and seeds for each private method that is tuned.
       say: what prints a line.
 
     Raises:
@@ -148,14 +143,13 @@ def run(
         for name in only or comparison.methods
     }
     _check(comparison, configs, folder)
-    plans = _plans(comparison, configs, trials, data_dir) if trials else {}
     searched, evaluations, standings = [], [], []
     methods = tqdm(configs.items(), unit="method", disable=None)
     for number, (name, config) in enumerate(methods, 1):
         say(f"{name} ({number} of {len(configs)})")
         method, place = comparison.methods[name], folder_of(folder, name)
         best, rows, points = _tuned_and_run(
-            comparison, method, config, plans.get(name), place, data_dir, say
+            comparison, method, config, place, data_dir, say
         )
         searched += [{"method": name, **point} for point in points]
         evaluations += [{"method": name, **plain(row)} for row in rows]
@@ -163,7 +157,7 @@ def run(
         say("  " + markdown(tables.standings_table(standings[-1:]))[-1])
     if searched:
         files.write_rows(folder / "search.csv", searched)
-    released = odometer.below(folder, tuning.FOLDER)
+    released = odometer.below(folder)
     if released:
         odometer.write(folder, released)
     notes = odometer.lines(released)
@@ -224,12 +218,10 @@ def folder_of(workdir: str | os.PathLike, name: str) -> pathlib.Path:
 
 
 def _tuned_and_run(
-    comparison: Comparison, method: Method, config, plan, folder, data_dir, say
+    comparison: Comparison, method: Method, config, folder, data_dir, say
 ) -> tuple[dict[str, Any], list[Row], list[Row]]:
     """Returns the best keys, the evaluations, and the points of the search."""
     tuned = Tuning(config, method.tune, folder, data_dir, comparison.last, say)
-    if plan:
-        return *tuned.select(plan), []
     best, points = {}, []
     if method.tune:
         tuned = tuned._replace(config=_for_search(comparison, method, config))
@@ -309,20 +301,3 @@ def _check(
             kind = TypeError if isinstance(error, TypeError) else ValueError
             msg = f"{name}: {error}"
             raise kind(msg) from None
-
-
-def _plans(comparison, configs, trials: Trials, data_dir) -> dict[str, Guarantee]:
-    """Returns the cost of each private selection, by the name of its method."""
-    tunes = {name: comparison.methods[name].tune for name in configs}
-    private = [
-        n for n in configs if tunes[n] and privacy.protection_of(configs[n]).noisy
-    ]
-    if not private:
-        msg = (
-            "Expected trials=0 without a private method that is tuned, got trials > 0."
-        )
-        raise ValueError(msg)
-    return {
-        name: tuning.planned(configs[name], tunes[name], trials, data_dir)
-        for name in private
-    }

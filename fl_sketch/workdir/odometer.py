@@ -117,12 +117,12 @@ def set_apart(folder: str | os.PathLike, names: Sequence[str]) -> None:
         write(folder, after)
 
 
-def below(folder: str | os.PathLike, skipped: str) -> Entries:
-    """Returns the entries of all folders below one, except those called `skipped`."""
+def below(folder: str | os.PathLike) -> Entries:
+    """Returns the entries of all folders below one."""
     root, entries = pathlib.Path(folder), {}
     for path in sorted(root.rglob(FILE)):
         inside = path.relative_to(root).parts[:-1]
-        if inside and skipped not in inside:
+        if inside:
             own = read(path.parent)
             entries |= {"/".join((*inside, name)): one for name, one in own.items()}
     return entries

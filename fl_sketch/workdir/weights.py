@@ -19,7 +19,6 @@ from fl_sketch.workdir import checkpoint, origin
 from fl_sketch.workdir.origin import SIDECAR, TRAINED_ON
 
 PARAMS = "state/server/params/"  # what their names begin with in a checkpoint
-BEST = "best"  # the folder in that of a sweep
 FILE = "params.safetensors"  # at the end of a run
 FROZEN = "frozen.npz"  # from its beginning: what does not train, and stays as it is
 
@@ -60,10 +59,8 @@ def in_run(folder: pathlib.Path) -> Arrays:
             warnings.warn(" ".join(text.split()), stacklevel=2)
         else:
             return whole(folder, trained)
-    msg = f"Expected the folder of a run with a checkpoint, got {folder}"
-    if (folder / BEST / "checkpoints").is_dir():
-        msg += f" of a sweep: its best run is {folder / BEST}"
-    raise ValueError(msg + ".")
+    msg = f"Expected the folder of a run with a checkpoint, got {folder}."
+    raise ValueError(msg)
 
 
 def keep_frozen(

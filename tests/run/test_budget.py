@@ -19,7 +19,6 @@ from tests.run.configs import (
     killed_at,
     played,
     quiet,
-    read_json,
     refused,
     table_in,
 )
@@ -152,46 +151,10 @@ def test_a_search_has_the_noise_of_the_run_and_is_counted(tmp_path):
     assert any(line in one for one in said)
 
 
-def test_a_selection_has_no_difference_seed_by_seed(tmp_path):
-    """Its runs have no seed in common with those of a method that is not private."""
-    plain = {"privacy.bound": "none", "privacy.target_epsilon": 0.0}
-    selected = small()
-    both = selected._replace(methods={"FedAvg": Method(plain), **selected.methods})
-    comparison.run(both, tmp_path, trials=Trials(2.0, 1.0), say=quiet)
-    first, second = table_in(tmp_path, "standings.csv")
-    assert (first["method"], second["method"]) == ("FedAvg", "SAFL")
-    assert second["difference"] == "nan"
-
-
 def test_a_search_on_public_data_is_not_counted(tmp_path):
     comparison.run(small(tuning_keys={"data.public": True}), tmp_path, say=quiet)
     total = odometer.total(odometer.read(tmp_path))
     assert (total.runs, total.public) == (2, 2)
-
-
-def test_a_private_selection_costs_a_few_runs_and_hides_the_others(tmp_path):
-    trials = Trials(2.0, 1.0)
-    (row,) = comparison.run(small(), tmp_path, trials=trials, say=quiet)
-    ((name, entry),) = odometer.read(tmp_path).items()
-    plan = entry.plan
-    assert entry.trials == (2.0, 1.0) and plan.steps == 4
-    whole = odometer.total({name: entry}).epsilon
-    expected = composition.best_of_a_random_number(
-        plan, entry.noise_multiplier, trials, delta=1e-5
-    )
-    assert whole == pytest.approx(expected) and whole > 4.0
-    assert row["seeds"] == 1 and not (tmp_path / "search.csv").exists()
-    text = (tmp_path / "standings.md").read_text()
-    assert "(of the search) |" in text and ", this search: epsilon = " in text
-    points = read_json(tmp_path / "safl/simulator_only_trials/points.json")
-    assert len(points["points"]) >= 1
-    (again,) = comparison.run(small(), tmp_path, trials=trials, say=quiet)
-    assert again["accuracy"] == row["accuracy"]
-    with refused("trials=2.0", "trials=1.1"):
-        comparison.run(small(), tmp_path, trials=Trials(1.1), say=quiet)
-    assert row["epsilon"] == pytest.approx(expected)
-    (stands,) = table_in(tmp_path, "standings.csv")
-    assert float(stands["epsilon"]) == pytest.approx(expected)
 
 
 def test_a_comparison_leaves_the_count_of_a_run_alone(ran):
@@ -202,12 +165,8 @@ def test_a_comparison_leaves_the_count_of_a_run_alone(ran):
     assert (folder / odometer.FILE).read_bytes() == before
 
 
-def test_methods_and_trials_that_have_no_total_are_refused_before_any(tmp_path):
+def test_methods_that_have_no_total_are_refused_before_any(tmp_path):
     one = small()
-    sizes = Method({}, {"cohort.size": (20, 100), "server.rate": (0.1,)})
-    with refused("cohort.size"):
-        unlike = one._replace(methods={"SAFL": sizes})
-        comparison.run(unlike, tmp_path, trials=Trials(2.0), say=quiet)
     examples = Method({"privacy.unit": "example", "algorithm": "private_sketching"})
     with refused("unit=client", "unit=example"):
         both = one._replace(methods={**one.methods, "examples": examples})

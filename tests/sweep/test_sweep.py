@@ -13,8 +13,7 @@ from configs import default
 from fl_sketch.core import files, free_memory
 from fl_sketch.engine.loop import NotFinite, Stopped, Watch
 from fl_sketch.run import prepare, task_of
-from fl_sketch.run import run as train_run
-from fl_sketch.sweep import best, grid, programs, tables
+from fl_sketch.sweep import grid, programs
 from fl_sketch.sweep.sweep import outline, recorders_of, run_points, sweep
 from fl_sketch.workdir import odometer
 from tests.run import configs
@@ -54,15 +53,9 @@ def swept(group, how):
     """Returns the last states and all rows of a program's points."""
     setup, one = prepare(group.config), outline(group, None)
     points = programs.compile_points(setup, group, how)
-    rows, last = [], []
-
-    def ended(rows, states):
-        del rows
-        last.append(states)
-
-    recorders = recorders_of(one, setup)
-    run_points(one, points, recorders, Watch(), False, rows.extend, ended)
-    return last[0], rows
+    rows = []
+    states = run_points(one, points, recorders_of(one), Watch(), False, rows.extend)
+    return states, rows
 
 
 def alone(config):
@@ -149,7 +142,7 @@ def test_a_point_that_diverges_does_not_stop_the_others(tmp_path):
     assert {bad[1][k] for k in ("train_loss", "test_loss", "test_accuracy")} == {"nan"}
     assert not good[1]["diverged"]
     number = bad[1]["diverged"]
-    assert f"diverged in round {number}" in said[-3]
+    assert f"diverged in round {number}" in said[-2]
     assert summary["best"]["point"] == 0 and summary["diverged"] == 1
     json.loads((tmp_path / "sweep.json").read_text(), parse_constant=pytest.fail)
     with pytest.raises(NotFinite, match=f"round {number}[: ]"):
@@ -211,83 +204,6 @@ def test_a_private_program_that_was_interrupted_is_counted_once_more(
         "privacy: these runs have no common epsilon. they deal examples to clients "
         "differently."
     )
-
-
-@pytest.mark.parametrize("over", ["client.rate=0.1", "privacy.noise_multiplier=0,1"])
-def test_a_private_best_point_has_no_folder_and_a_line_says_so(
-    tmp_path, monkeypatch, over
-):
-    changes = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}
-    changes |= {"privacy__relation": "replace_one", "data__classes": 10}
-    config, said = config_of(**changes, rounds=1), []
-
-    ranked = tables.ranked
-
-    def last_first(rows, axes):
-        """The last point is private."""
-        return sorted(ranked(rows, axes), key=lambda row: -int(row["point"]))
-
-    monkeypatch.setattr(tables, "ranked", last_first)
-    for _ in range(2):  # the second time, the sweep is there
-        sweep(config, [over], tmp_path, say=said.append)
-        assert not (tmp_path / "best").exists()
-        *_, told, _ = said
-        assert "best/" in told and "private" in told
-
-
-def test_a_kill_before_the_best_point_is_kept_lets_no_other_be_called_so(
-    tmp_path, monkeypatch
-):
-    config, over = config_of(rounds=2), ["client.steps=1,20", "compute.devices=1"]
-    plain, calls = best.keep, []
-
-    def killed(*arguments):
-        calls.append(arguments)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        plain(*arguments)
-
-    monkeypatch.setattr(best, "keep", killed)
-    with pytest.raises(KeyboardInterrupt):
-        sweep(config, over, tmp_path, say=quiet)
-    found = sweep(config, over, tmp_path, say=quiet)
-    kept = json.loads((tmp_path / "best/config.json").read_text())
-    assert kept["client"]["steps"] == found["best"]["client.steps"]
-
-
-OWN = """
-import optax
-
-
-def plain(rate):
-    return optax.sgd(rate)
-"""
-
-
-def test_a_sweep_prints_a_command_that_may_run_the_code_of_its_config(tmp_path):
-    (tmp_path / "own.py").write_text(OWN)
-    code = f"{tmp_path}/own.py:plain"
-    for name, optimizer in (("own", code), ("known", "sgd")):
-        config, said = config_of(rounds=2, client__optimizer=optimizer), []
-        sweep(config, ["client.rate=0.1,0.2"], tmp_path / name, say=said.append)
-        (line,) = [line for line in said if "--extend" in line]
-        allowed = [word for word in line.split() if word.startswith("--plugin")]
-        assert allowed == [f"--plugin={code}"] * (name == "own")
-
-
-def test_the_best_point_of_clients_who_may_not_answer_is_a_run(tmp_path):
-    config = config_of(rounds=2, eval_every=1)
-    sweep(config, ["cohort.dropout=0.0,0.5"], tmp_path / "sweep", say=quiet)
-    kept = json.loads((tmp_path / "sweep/best/config.json").read_text())
-    config.cohort.dropout, config.rounds = kept["cohort"]["dropout"], 4
-    train_run(config, tmp_path / "sweep/best", extend=True, say=quiet)
-    train_run(config, tmp_path / "one", say=quiet)
-    one, other = (
-        files.read_rows(tmp_path / folder / "metrics.csv")
-        for folder in ("sweep/best", "one")
-    )
-    assert list(one[0]) == list(other[0])
-    assert [row["test_loss"] for row in one] == [row["test_loss"] for row in other]
 
 
 @pytest.mark.parametrize(
