@@ -1,0 +1,280 @@
+r"""site.toml: what the owner of a site allows, and the budget that is charged by it.
+
+>>> import tempfile, pathlib
+>>> file = pathlib.Path(tempfile.mkdtemp()) / "site.toml"
+>>> _ = file.write_text('data = "mine.npz"\nepsilon_in_all = 4.0')
+>>> read(file).epsilon_in_all, read(file).data.name, read(file).smallest_sum
+(4.0, 'mine.npz', 3)
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import math
+import os
+import pathlib
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from fl_sketch.core import files, untrusted_files, validate
+from fl_sketch.privacy.guarantee import Guarantee
+from fl_sketch.workdir import odometer
+from fl_sketch.workdir.odometer import NoTotal
+
+FILE = "site.toml"
+SHARE = ("size", "measured")
+NOISES = ("central", "skellam")
+SAMPLINGS = ("everyone", "fixed", "poisson")
+CHOICES = {"share": SHARE, "noises": NOISES, "samplings": SAMPLINGS}
+PATHS = ("data", "folder", "model")
+BUDGET, LOCK = "budget.json", "lock"  # in the folder of a run, and of the site
+LONGER = 4  # times the rounds of a run that a site may answer, for limits
+
+
+class Refused(ValueError):
+    """A site does not take part; the coordinator is told why, in this one line.
+
+    Whatever other error a site meets stays in its own log.
+    """
+
+
+class SitePolicy(NamedTuple):
+    """What the owner of a site allows.
+
+    Attributes:
+      data: an npz file with train_inputs and train_targets.
+      folder: where the site keeps what it must know of runs.
+      model: a folder of a pretrained model or a file of weights, in place of that which
+        a config names; None: the site has none.
+      epsilon_in_a_run, epsilon_in_all: the most that one run, or all runs together, may
+        spend; 0: no limit.
+      delta: the largest delta of these.
+      smallest_sum: the least number of sites in a masked sum. In a sum of two, each of
+        them learns the other's message.
+      noises: who may add the noise: "central" trusts the coordinator with it. If not
+        all are named, a run must have noise.
+      samplings: how cohorts may be drawn. The coordinator knows them, so that only of
+        "everyone" what a run spends holds against it.
+      share: what the coordinator may know if a run asks for it: "size", the number of
+        examples; "measured", the loss of local steps and what else they measure.
+    """
+
+    data: pathlib.Path
+    folder: pathlib.Path
+    model: pathlib.Path | None = None
+    epsilon_in_a_run: float = 0.0
+    epsilon_in_all: float = 0.0
+    delta: float = 1e-5
+    smallest_sum: int = 3
+    noises: tuple[str, ...] = NOISES
+    samplings: tuple[str, ...] = SAMPLINGS
+    share: tuple[str, ...] = ()
+
+    @property
+    def capped(self) -> bool:
+        """Whether there is a limit on epsilon."""
+        return bool(self.epsilon_in_a_run or self.epsilon_in_all)
+
+    @property
+    def private(self) -> bool:
+        """Whether a run must have noise, and not from the seed of its config."""
+        return self.capped or {*self.noises} != {*NOISES}
+
+    @property
+    def limits(self) -> str:
+        """The limits on epsilon in words."""
+        run, whole = self.epsilon_in_a_run, self.epsilon_in_all
+        parts = [f"epsilon {run:g} in a run"] if run else []
+        return ", ".join(parts + ([f"epsilon {whole:g} in all"] if whole else []))
+
+
+def read(path: str | os.PathLike) -> SitePolicy:
+    """Returns what a site.toml says; its paths are relative to its folder.
+
+    Raises:
+      FileNotFoundError, ValueError: in one line, for a file that is missing or wrong.
+    """
+    place = pathlib.Path(path).resolve()
+    try:
+        said = tomllib.loads(place.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        msg = f"Expected {place} to be a TOML file, got {error}."
+        raise ValueError(msg) from None
+    for key in said:
+        if key not in SitePolicy._fields:
+            near = validate.nearest(key, SitePolicy._fields)
+            choice = ", ".join(SitePolicy._fields)
+            msg = f"Expected keys of {choice} in {place}, got {key}."
+            raise ValueError(msg + near)
+    if "data" not in said:
+        msg = f"Expected data, the npz file of the site, in {place}, got none."
+        raise ValueError(msg)
+    found = {key: _value(place, key, value) for key, value in said.items()}
+    return SitePolicy(**{"folder": place.parent / "state"} | found)
+
+
+def write(path: str | os.PathLike, said: Mapping[str, Any]) -> None:
+    """Writes a site.toml of strings, numbers and lists; TOML's strings are JSON's."""
+    shown = [
+        f"{key} = {json.dumps(value, ensure_ascii=False)}"
+        for key, value in said.items()
+    ]
+    pathlib.Path(path).write_text("\n".join(shown) + "\n")
+
+
+def _value(place: pathlib.Path, key: str, value: Any) -> Any:
+    """Returns the value of a key in the type that it has."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if key in PATHS and isinstance(value, str) and value:
+        return place.parent / pathlib.Path(value).expanduser()
+    if key in CHOICES and isinstance(value, list):
+        for one in value:
+            validate.one_of(CHOICES[key], **{f"{key} in {place}": one})
+        return tuple(value)
+    if key == "smallest_sum" and number and value >= 2 and value == int(value):
+        return int(value)
+    amount = key.startswith("epsilon") or key == "delta"
+    if amount and number and 0 <= value < math.inf:
+        return float(value)
+    expected = "a list of strings" if key in CHOICES else "a path"
+    if key not in (*PATHS, *CHOICES):
+        expected = "a whole number >= 2" if key == "smallest_sum" else "a number >= 0"
+    msg = f"Expected {key} in {place} to be {expected}, got {value!r}."
+    raise ValueError(msg)
+
+
+class Budget:
+    """What a site spends in one run: each answer is counted on the disk beforehand.
+
+    A run is priced as if its site took part in every round up to the last in which it
+    answered, as the accountant of the run prices it. Every further answer at a place
+    where there was one, or before it, has noise of its own and counts as one more
+    round. So does what was counted and not sent, as when the site was killed.
+    """
+
+    def __init__(
+        self,
+        policy: SitePolicy,
+        run: str,
+        folder: pathlib.Path,
+        guarantee: Guarantee | None,
+    ):
+        """Takes the limits, the run's name and folder, and what the run promises.
+
+        Raises:
+          Refused: for a run without noise or of a larger delta where there are limits,
+            and for one that promised something else before.
+        """
+        self._policy, self._run, self._path = policy, run, folder / BUDGET
+        self._guarantee = guarantee if guarantee and guarantee.private else None
+        self._others: Any = None
+        self._most = 0
+        if policy.private and self._guarantee is None:
+            msg = "Expected a run with noise: the site limits epsilon or noises."
+            raise Refused(msg)
+        if policy.capped and guarantee and guarantee.delta > policy.delta:
+            msg = f"Expected delta <= {policy.delta}, got delta={guarantee.delta}."
+            raise Refused(msg)
+        price = hashlib.sha256(repr(guarantee).encode()).hexdigest()
+        if self._path.exists():
+            with untrusted_files.reading(self._path, "to be unchanged"):
+                self._known = json.loads(self._path.read_text())
+            if self._known["price"] != price:
+                msg = "Expected the noise and the plan with which this run began, got "
+                raise Refused(msg + "others.")
+            return
+        more = 0  # or what the site counted before its file was lost
+        if guarantee and run in (entries := odometer.read(policy.folder)):
+            more = entries[run].plan.steps // guarantee.per_round
+        self._known: dict[str, Any] = {"price": price, "last": [-1, 0], "more": more}
+        self._known["sums"] = [[-1, 0], {}]
+
+    def charge(self, number: int, exchange: int) -> bool:
+        """Counts an answer in a round, or raises `Refused`.
+
+        Returns:
+          Whether it is the first answer there. Others need noise of their own.
+        """
+        last, more = self._known["last"], self._known["more"]
+        first = [number, exchange] > last
+        last, more = max(last, [number, exchange]), more + (not first)
+        counted = last[0] + 1 + more
+        with _locked(self._policy.folder):
+            if self._policy.capped and counted > (most := self._affordable()):
+                msg = (
+                    f"Expected at most {most} rounds of this run, by the site's own "
+                    f"limits ({self._policy.limits}), got round {number + 1}, number "
+                    f"{counted}."
+                )
+                raise Refused(msg)
+            if self._guarantee:
+                spent = {self._run: self._guarantee.after(counted)}
+                odometer.note(self._policy.folder, spent)
+                self._keep(last=last, more=more)
+        self._known |= {"last": last, "more": more}
+        return first
+
+    def complete(
+        self, place: list[int], question: str, roster: str, own_noise: bool
+    ) -> None:
+        """Notes that the sum of a question is to be revealed, or raises `Refused`.
+
+        Each question has one sum: two sums of the same messages over different sites
+        would show the difference. None is behind the newest, and in one place there is
+        one question, unless messages have noise of their site's own.
+        """
+        newest, rosters = self._known["sums"]
+        before = rosters if place == newest else {}
+        if (
+            place < newest
+            or before.get(question, roster) != roster
+            or (before and question not in before and not own_noise)
+        ):
+            msg = (
+                "Expected a sum over the sites that this round's sum had before, got "
+                "others: the difference of two sums shows a message."
+            )
+            raise Refused(msg)
+        self._keep(sums=[place, {**before, question: roster}])
+
+    def _keep(self, **changes: Any) -> None:
+        known = self._known | changes
+        files.write_text(self._path, json.dumps(known))
+        self._known = known
+
+    def _affordable(self) -> int:
+        """Returns how many rounds of this run the limits allow."""
+        guarantee, others = self._guarantee, odometer.read(self._policy.folder)
+        assert guarantee
+        others.pop(self._run, None)
+        if others == self._others:
+            return self._most
+
+        def allowed(rounds: int) -> bool:
+            run, whole = self._policy.epsilon_in_a_run, self._policy.epsilon_in_all
+            if run and (guarantee.epsilon(rounds) or 0.0) > run:
+                return False
+            try:
+                all_runs = {**others, self._run: guarantee.after(rounds)}
+                total = odometer.total(all_runs) if whole else None
+            except NoTotal:
+                return False
+            return not total or total.epsilon <= whole
+
+        low, high = 0, LONGER * guarantee.rounds + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if allowed(middle) else (low, middle)
+        self._others, self._most = others, low
+        return low
+
+
+@contextlib.contextmanager
+def _locked(home: pathlib.Path) -> Iterator[None]:
+    """Waits until no other process counts what a site spends."""
+    home.mkdir(parents=True, exist_ok=True)
+    with open(home / LOCK, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
