@@ -10,6 +10,7 @@ coordinator was stopped is over: it counts, and releases nothing. Two sums of it
 show their difference.
 """
 
+import hashlib
 import json
 import pathlib
 import time
@@ -92,16 +93,10 @@ class Cohort(NamedTuple):
 
 
 class Added(NamedTuple):
-    """What came of an exchange: whose messages, and their sum; None: of too few.
-
-    Attributes:
-      measured: what sites share of their local work, by client.
-      size: the bytes of a message.
-    """
+    """Whose messages came, their sum (None: of too few), and the bytes of each."""
 
     clients: tuple[int, ...]
     total: Any
-    measured: Mapping[int, dict[str, float]] = {}
     size: int = 0
 
 
@@ -119,6 +114,7 @@ class Coordinator:
         names: Sequence[str],
         folder: pathlib.Path,
         terms: Mapping[str, Any] | None = None,
+        secret: bool = False,
         rules: Rules = Rules(),  # noqa: B008 - immutable
         before_round: Callable[[], None] = lambda: None,
         say: Callable[[str], None] = print,
@@ -129,6 +125,7 @@ class Coordinator:
           run, names: the name of the run, and those of the sites by client.
           folder: where it keeps what it must know after a kill.
           terms: the notes of the message by which a site joins.
+          secret: whether noise must be secret: then it is also a function of the sum.
           before_round: is called when nothing of a round was released; may raise.
         """
         for name, value in rules._asdict().items():
@@ -138,9 +135,10 @@ class Coordinator:
         self._programs, self._sampler, self._roots = programs, sampler, roots
         self._transport, self._run, self._names = send, run, names
         self._terms, self._rules, self._folder = terms or {}, rules, folder
+        self._secret = secret
         self._before_round, self._say = before_round, say
         self._drawn = jax.jit(lambda number: cohorts.of_round(sampler, roots, number))
-        self._hellos: dict[int, Message] = {}
+        self._joined = set[int]()
         self._reached, self._refused = set[int](), set[int]()
         self._missed: dict[int, tuple[int, int]] = {}  # how often, and until when
         self._said: dict[int, str] = {}
@@ -153,12 +151,11 @@ class Coordinator:
             sites, self._means = json.loads(ends.read_text())
             self._ends = {int(client): number for client, number in sites.items()}
 
-    def join(self, clients: Collection[int], done: int) -> dict[int, Message]:
-        """Sends sites the terms of the run after `done` rounds; returns their hellos."""
+    def join(self, clients: Collection[int], done: int) -> None:
+        """Sends sites the terms of the run, of which so many rounds are done."""
         terms = Message(Kind.TERMS, self._run, done, 0, 0, self._terms)
         asked = {one: terms._replace(site=one) for one in clients}
-        self._hellos |= self._answers(asked, Kind.HELLO)
-        return {one: self._hellos[one] for one in clients if one in self._hellos}
+        self._joined |= {*self._answers(asked, Kind.HELLO)}
 
     def one_round(self, state: State, number: int) -> tuple[State, Report]:
         """Returns the state after a round, and its report along an axis of one."""
@@ -173,10 +170,9 @@ class Coordinator:
                 f"round {number + 1} had begun when this run was stopped: it counts, "
                 "and releases nothing"
             )
-            keys = keys._replace(server=again(keys.server, b"lost"))
         clients, means, guard, released = (*drawn.weights,), (), server.guard, {}
         payload = programs.model.pack(jax.device_get(programs.of_model(server)))
-        measured, up, down = {}, 0, 0
+        up = down = 0
         for exchange, one in enumerate(programs.exchanges):
             known = server, keys, drawn.among(clients), means
             if lost:
@@ -184,14 +180,15 @@ class Coordinator:
             else:
                 came = self._summed(clients, number, exchange, payload, drawn, known)
             down += len(payload) if exchange else 0
-            clients, measured, up = (
-                came.clients,
-                measured or came.measured,
-                up + came.size,
-            )
+            clients, up = came.clients, up + came.size
             if careful:
                 self._begin(number)
             counts = drawn.among(clients)
+            if self._secret or lost:  # another sum has other noise
+                digest = hashlib.sha256()
+                for leaf in jax.tree.leaves((came.total, guard)):
+                    digest.update(np.asarray(leaf).tobytes())
+                keys = keys._replace(server=again(keys.server, digest.digest()))
             of_sum = programs.release(exchange, came.total, guard, keys, counts)
             guard, released = of_sum.state, added(released, of_sum.released)
             means = (*means, of_sum.mean)
@@ -201,21 +198,14 @@ class Coordinator:
         if programs.stateful and clients:
             self._means[str(number)] = [*map(float, counts)], payload.hex()
             self._keep_ends(self._ends | dict.fromkeys(clients, number))
-        shared = [measured.get(one, {}) for one in clients]
-        names = set.intersection(*map(set, shared)) if shared else set()
-        each = [drawn.weights[one] for one in clients]
-        seen = {
-            name: np.float32(np.average([one[name] for one in shared], weights=each))
-            for name in sorted(names)
-        }
-        for name in {*programs.worked.diagnostics} - names:  # an empty column
+        for name in programs.worked.diagnostics:  # stays at the sites
             released[column_of(name)] = np.float32(np.nan)
         # Questions that did not reach a site are not counted.
         asked = np.array(
             [c if c in self._reached else -1 for c in drawn.weights] or [-1]
         )
         answered = np.isin(asked, clients)
-        shown = SimulatorOnly(asked, answered, np.int64(up), np.int64(down), seen)
+        shown = SimulatorOnly(asked, answered, np.int64(up), np.int64(down), {})
         report = jax.tree.map(lambda x: np.asarray(x)[None], Report(released, shown))
         return State(after, ()), report
 
@@ -226,16 +216,12 @@ class Coordinator:
         rounds are forgotten: these were lost with the coordinator's process.
         """
         ends = {one: at for one, at in self._ends.items() if at < number}
-        clients = [one for one in ends if self._is_asked(one, number)]
-        self._require_joined(clients, number)
         last, asked, self._refused = len(self._programs.exchanges) - 1, {}, set()
-        for client in (one for one in clients if one in self._hellos):
+        for client in (one for one in ends if self._is_asked(one, number)):
             counts, mean = self._means[str(ends[client])]
-            at = self._run, ends[client], last, client
-            asked[client] = Message(
-                Kind.END, *at, {"counts": counts}, bytes.fromhex(mean)
-            )
-        confirmed = {*self._answers(asked, Kind.DONE)} | self._refused
+            at, notes = (self._run, ends[client], last, client), {"counts": counts}
+            asked[client] = Message(Kind.END, *at, notes, bytes.fromhex(mean))
+        confirmed = {*self._joined_answers(asked, Kind.DONE, number)} | self._refused
         left = {one: at for one, at in ends.items() if one not in confirmed}
         if left != self._ends:
             self._keep_ends(left)
@@ -335,9 +321,7 @@ class Coordinator:
             one = programs.summand(exchange, which, *state, arrays[client])
             total = zeros(one) if total is None else total
             total = programs.add(total, drawn.weights[client], one)
-        names = programs.worked.diagnostics
-        seen = {one: messages.measured(answers[one].notes, names) for one in clients}
-        return Added(clients, total, seen, layout.size)
+        return Added(clients, total, layout.size)
 
     def _masked(self, asked, question: Message, known) -> Added:
         """Returns the sum of masked messages, to which all of a roster must stay."""
@@ -368,7 +352,7 @@ class Coordinator:
             return self._nothing(at)
         numbers = secure_sum.total(sum_, masked, seeds)
         total = programs.of_sum(*known, numbers, np.float32(len(clients)))
-        return Added(clients, total, dict.fromkeys(clients, {}), sum_.size)
+        return Added(clients, total, sum_.size)
 
     def _whole(self, answers: Mapping[int, Message], size: int) -> dict[int, bytes]:
         """Returns the payloads that have their only possible length."""
@@ -379,23 +363,24 @@ class Coordinator:
         return {client: one for client, one in payloads.items() if len(one) == size}
 
     def _asked(self, clients, question: Message, kind: Kind) -> dict[int, Message]:
-        """Returns what sites answer to a question, after they have joined the run."""
-        self._require_joined(clients, question.round)
+        """Returns what sites answer to a question."""
+        here = [one for one in clients if one not in self._ends]
+        sent = {client: question._replace(site=client) for client in here}
+        if question.kind in (Kind.MODEL, Kind.MEAN):
+            return self._joined_answers(sent, kind, question.round)
+        return self._answers(sent, kind)
 
-        def ask(some: Collection[int]) -> dict[int, Message]:
-            here = [c for c in some if c in self._hellos and c not in self._ends]
-            return self._answers({c: question._replace(site=c) for c in here}, kind)
-
-        answers = ask(clients)
-        anew = [one for one in clients if one not in self._hellos]
-        if anew and question.kind in (Kind.MODEL, Kind.MEAN):  # they were started again
-            self._require_joined(anew, question.round)
-            answers |= ask(anew)
+    def _joined_answers(
+        self, sent: Mapping[int, Message], kind: Kind, done: int
+    ) -> dict[int, Message]:
+        """Returns answers of sites, which join before, or if they began anew."""
+        answers, left = {}, dict(sent)
+        for _ in range(2):
+            self.join([one for one in left if one not in self._joined], done)
+            here = {c: one for c, one in left.items() if c in self._joined}
+            answers |= self._answers(here, kind)
+            left = {c: one for c, one in here.items() if c not in self._joined}
         return answers
-
-    def _require_joined(self, clients: Collection[int], number: int) -> None:
-        if missing := [one for one in clients if one not in self._hellos]:
-            self.join(missing, number)
 
     def _answers(self, sent: Mapping[int, Message], kind: Kind) -> dict[int, Message]:
         """Returns the answers of this kind that came in time and are whole."""
@@ -421,7 +406,7 @@ class Coordinator:
             elif answer.kind != Kind.REFUSED:
                 self._complain(client, "sent an answer to another question")
             elif answer.notes.get("code") == site.UNKNOWN:
-                self._hellos.pop(client, None)
+                self._joined.discard(client)
             else:
                 self._refused.add(client)
                 reason = messages.line(answer.notes.get("reason", ""))

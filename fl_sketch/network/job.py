@@ -25,7 +25,7 @@ from fl_sketch.data.class_subset import ALL
 from fl_sketch.data.examples import Examples, Splits, with_classes
 from fl_sketch.data.partition import Partition
 from fl_sketch.models.losses import KINDS
-from fl_sketch.network import messages, policy, secure_sum, site
+from fl_sketch.network import messages, policy, secure_sum
 from fl_sketch.network.messages import Message
 from fl_sketch.network.policy import Budget, Refused, SitePolicy
 from fl_sketch.network.programs import Programs
@@ -46,6 +46,7 @@ ALIKE = {  # keys that sites have no use for, and their values
     "clients_every": (0,),
     "personal_steps": (0,),
     "cohort.sampling": policy.SAMPLINGS,
+    "cohort.weighting": ("equal",),
     "cohort.times": ("",),
     "compute.model_devices": (1,),
     "privacy.unit": ("client",),
@@ -173,7 +174,7 @@ def join(allowed: SitePolicy, message: Message, kit: pathlib.Path) -> Part:
       Refused: for terms that the owner of the site does not accept.
     """
     terms, number = message.notes, message.site
-    names = tuple(messages.texts(terms, "names"))
+    names = tuple(map(str, terms["names"]))
     said = ConfigDict(json.loads(str(terms["config"])))
     identity = secure_sum.read_identity(kit)
     if len({*names}) < len(names) or said.data.clients != len(names):
@@ -208,17 +209,7 @@ def join(allowed: SitePolicy, message: Message, kit: pathlib.Path) -> Part:
     if not folder.exists() and len([*folder.parent.glob("*")]) >= MOST_RUNS:
         msg = f"Expected at most {MOST_RUNS} runs at this site: delete folders of old "
         raise Refused(msg + "ones, whose privacy stays counted in odometer.json.")
-    created = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = site.hold(folder)
-    try:
-        budget = Budget(allowed, message.run, folder, guarantee)
-    except BaseException:
-        site.release(lock)
-        if created:
-            (folder / site.LOCK).unlink()
-            folder.rmdir()
-        raise
+    budget = Budget(allowed, message.run, folder, guarantee)
     size = len(splits.train.targets)
     # Sites of one process share a program if their data have the same shape.
     room = 1 << (size - 1).bit_length() if size <= SMALL else size
@@ -235,9 +226,6 @@ def join(allowed: SitePolicy, message: Message, kit: pathlib.Path) -> Part:
         names=names,
         identity=identity,
         smallest=allowed.smallest_sum,
-        hello={"size": size} if "size" in allowed.share else {},
-        measured="measured" in allowed.share and not setup.private,
-        lock=lock,
     )
 
 
@@ -258,7 +246,7 @@ def _prepared(
 def _roots(setup: Setup, said: ConfigDict):
     """Returns what makes the roots of a site's randomness."""
     if setup.private and said.privacy.randomness != "seed":
-        return functools.partial(site.fresh_roots, said.seed)
+        return lambda: secrets.roots(said.seed, secrets.fresh())
     simulated = secrets.simulated(flat(said)) if setup.private else None
     roots = secrets.roots(said.seed, simulated)
     return lambda: roots

@@ -13,7 +13,6 @@ True
 """
 
 import enum
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -118,30 +117,10 @@ def floats(notes: Mapping[str, Any], name: str, count: int) -> list[float]:
     return values
 
 
-def texts(notes: Mapping[str, Any], name: str) -> list[str]:
-    """Returns a list of texts of the notes."""
-    values = notes.get(name)
-    if not isinstance(values, list) or any(type(one) is not str for one in values):
-        msg = f"Expected {name} to be a list of texts, got something else."
-        raise ValueError(msg)
-    return values
-
-
 def line(value: Any) -> str:
     """Returns a text of a peer as one line for a terminal: no control characters."""
     shown = "".join(one if one.isprintable() else " " for one in str(value)[:TEXT])
     return " ".join(shown.split())
-
-
-def measured(notes: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
-    """Returns what a site shares of its local work: finite numbers of these names."""
-    shared = notes.get("measured")
-    pairs = shared.items() if isinstance(shared, dict) else ()
-    return {
-        name: value
-        for name, value in pairs
-        if name in names and type(value) is float and math.isfinite(value)
-    }
 
 
 class Layout(NamedTuple):

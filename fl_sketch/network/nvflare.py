@@ -58,7 +58,6 @@ delta = 1e-5             # the largest delta of these
 noises = ["central", "skellam"]  # with central the coordinator adds the noise
 samplings = ["everyone", "fixed", "poisson"]  # the coordinator knows the cohorts
 smallest_sum = 3         # the fewest sites in a masked sum; more if some may collude
-share = []               # without noise, if a run asks: "size", "measured"
 """
 JOB, TEST, LINES = "job.json", "test.npz", "lines"  # in the folder of a run
 ABSENT, STOP = "absent", "stop"

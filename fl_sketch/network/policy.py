@@ -24,10 +24,9 @@ from fl_sketch.workdir import odometer
 from fl_sketch.workdir.odometer import NoTotal
 
 FILE = "site.toml"
-SHARE = ("size", "measured")
 NOISES = ("central", "skellam")
 SAMPLINGS = ("everyone", "fixed", "poisson")
-CHOICES = {"share": SHARE, "noises": NOISES, "samplings": SAMPLINGS}
+CHOICES = {"noises": NOISES, "samplings": SAMPLINGS}
 PATHS = ("data", "folder", "model")
 BUDGET, LOCK = "budget.json", "lock"  # in the folder of a run, and of the site
 LONGER = 4  # times the rounds of a run that a site may answer, for limits
@@ -57,8 +56,6 @@ class SitePolicy(NamedTuple):
         all are named, a run must have noise.
       samplings: how cohorts may be drawn. The coordinator knows them, so that only of
         "everyone" what a run spends holds against it.
-      share: what the coordinator may know if a run asks for it: "size", the number of
-        examples; "measured", the loss of local steps and what else they measure.
     """
 
     data: pathlib.Path
@@ -70,7 +67,6 @@ class SitePolicy(NamedTuple):
     smallest_sum: int = 3
     noises: tuple[str, ...] = NOISES
     samplings: tuple[str, ...] = SAMPLINGS
-    share: tuple[str, ...] = ()
 
     @property
     def capped(self) -> bool:
@@ -178,18 +174,14 @@ class Budget:
             msg = f"Expected delta <= {policy.delta}, got delta={guarantee.delta}."
             raise Refused(msg)
         price = hashlib.sha256(repr(guarantee).encode()).hexdigest()
-        if self._path.exists():
-            with untrusted_files.reading(self._path, "to be unchanged"):
-                self._known = json.loads(self._path.read_text())
-            if self._known["price"] != price:
-                msg = "Expected the noise and the plan with which this run began, got "
-                raise Refused(msg + "others.")
-            return
         more = 0  # or what the site counted before its file was lost
         if guarantee and run in (entries := odometer.read(policy.folder)):
             more = entries[run].plan.steps // guarantee.per_round
-        self._known: dict[str, Any] = {"price": price, "last": [-1, 0], "more": more}
-        self._known["sums"] = [[-1, 0], {}]
+        start = {"price": price, "last": [-1, 0], "more": more, "sums": [[-1, 0], {}]}
+        self._start: dict[str, Any] = start
+        if self._known()["price"] != price:
+            msg = "Expected the noise and the plan with which this run began, got "
+            raise Refused(msg + "others.")
 
     def charge(self, number: int, exchange: int) -> bool:
         """Counts an answer in a round, or raises `Refused`.
@@ -197,11 +189,11 @@ class Budget:
         Returns:
           Whether it is the first answer there. Others need noise of their own.
         """
-        last, more = self._known["last"], self._known["more"]
-        first = [number, exchange] > last
-        last, more = max(last, [number, exchange]), more + (not first)
-        counted = last[0] + 1 + more
-        with _locked(self._policy.folder):
+        with self._locked() as known:
+            first = [number, exchange] > known["last"]
+            known["last"] = max(known["last"], [number, exchange])
+            known["more"] += not first
+            counted = known["last"][0] + 1 + known["more"]
             if self._policy.capped and counted > (most := self._affordable()):
                 msg = (
                     f"Expected at most {most} rounds of this run, by the site's own "
@@ -212,8 +204,6 @@ class Budget:
             if self._guarantee:
                 spent = {self._run: self._guarantee.after(counted)}
                 odometer.note(self._policy.folder, spent)
-                self._keep(last=last, more=more)
-        self._known |= {"last": last, "more": more}
         return first
 
     def complete(
@@ -225,24 +215,37 @@ class Budget:
         would show the difference. None is behind the newest, and in one place there is
         one question, unless messages have noise of their site's own.
         """
-        newest, rosters = self._known["sums"]
-        before = rosters if place == newest else {}
-        if (
-            place < newest
-            or before.get(question, roster) != roster
-            or (before and question not in before and not own_noise)
-        ):
-            msg = (
-                "Expected a sum over the sites that this round's sum had before, got "
-                "others: the difference of two sums shows a message."
-            )
-            raise Refused(msg)
-        self._keep(sums=[place, {**before, question: roster}])
+        with self._locked() as known:
+            newest, rosters = known["sums"]
+            before = rosters if place == newest else {}
+            if (
+                place < newest
+                or before.get(question, roster) != roster
+                or (before and question not in before and not own_noise)
+            ):
+                msg = (
+                    "Expected a sum over the sites that this round's sum had before, "
+                    "got others: the difference of two sums shows a message."
+                )
+                raise Refused(msg)
+            known["sums"] = [place, {**before, question: roster}]
 
-    def _keep(self, **changes: Any) -> None:
-        known = self._known | changes
-        files.write_text(self._path, json.dumps(known))
-        self._known = known
+    def _known(self) -> dict[str, Any]:
+        """Returns what was counted; other processes of the site may count as well."""
+        if not self._path.exists():
+            return {**self._start}
+        with untrusted_files.reading(self._path, "to be unchanged"):
+            return self._start | json.loads(self._path.read_text())
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[dict[str, Any]]:
+        """Yields what was counted, to be changed; it is on the disk afterwards."""
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with open(self._policy.folder / LOCK, "a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            known = self._known()
+            yield known
+            files.write_text(self._path, json.dumps(known))
 
     def _affordable(self) -> int:
         """Returns how many rounds of this run the limits allow."""
@@ -269,12 +272,3 @@ class Budget:
             low, high = (middle, high) if allowed(middle) else (low, middle)
         self._others, self._most = others, low
         return low
-
-
-@contextlib.contextmanager
-def _locked(home: pathlib.Path) -> Iterator[None]:
-    """Waits until no other process counts what a site spends."""
-    home.mkdir(parents=True, exist_ok=True)
-    with open(home / LOCK, "a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

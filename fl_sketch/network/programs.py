@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fl_sketch.channels import player
-from fl_sketch.core.constants import as_argument, jitted, noted, trees_of
+from fl_sketch.core.constants import jitted
 from fl_sketch.core.keys import for_batches, round_keys
 from fl_sketch.core.protocols import (
     Algorithm,
@@ -88,7 +88,7 @@ class Programs:
           fetch: how a site draws batches, as `engine.make_round` has it.
           traffic: what one client sends and receives.
         """
-        self.algorithm, self._fetch, self._batches = algorithm, fetch, batches
+        self.algorithm, self._fetch = algorithm, fetch
         start = jax.eval_shape(lambda p: initial_server(algorithm, p), params)
         (self.server, self.client), run = start, algorithm.local.run
         self._keys = jax.eval_shape(lambda: round_keys(jax.random.key(0), 0, 0))
@@ -146,27 +146,6 @@ class Programs:
         """The bytes of the longest payloads: of a client, and for it."""
         up = max(one.size for exchange in self.exchanges for one in exchange.up)
         return up, max(self.model.size, *(one.down.size for one in self.exchanges))
-
-    def lowered(self) -> jax.stages.Lowered:
-        """Returns all of a round as one program, by whose digest a folder knows it."""
-
-        def everything(server, client, batches, keys, counts, totals, means):
-            work = self.algorithm.local.run(server, client.local, batches, keys)
-            state, guard, sent = (server, client, work, keys, counts), server.guard, []
-            for number, total in enumerate(totals):
-                sent.append(self._sent(number, *state, means[:number]))
-                guard = self._released(number, total, guard, keys, counts).state
-            served = self._served(server, guard, keys, counts, means)
-            return sent, self._finished(*state, means), served
-
-        shapes = self.server, self.client, self._batches, self._keys
-        totals = tuple(one.summand for one in self.exchanges)
-        means = tuple(one.mean for one in self.exchanges)
-        arguments = *shapes, Counts(ONE, ONE, ONE), totals, means
-        with noted() as found:
-            jax.eval_shape(everything, *arguments)
-        frozen = jax.eval_shape(lambda: trees_of(found))
-        return jax.jit(as_argument(everything, found)).lower(*arguments, frozen)
 
     def of_model(self, server: Server) -> list[Any]:
         """Returns the leaves of a server that clients read, in order."""

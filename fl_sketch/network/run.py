@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from ml_collections import ConfigDict
 
 from fl_sketch.core import files
@@ -24,12 +23,12 @@ from fl_sketch.core.protocols import Key, Roots
 from fl_sketch.data.examples import Splits
 from fl_sketch.engine import rounds
 from fl_sketch.engine.loop import Compiled
-from fl_sketch.engine.programs import fingerprint
 from fl_sketch.engine.round import State
 from fl_sketch.engine.task import Task
-from fl_sketch.network import job, messages, policy
+from fl_sketch.network import job, policy
 from fl_sketch.network.coordinator import Coordinator, Rules, Send
-from fl_sketch.network.site import Site
+from fl_sketch.network.messages import Message
+from fl_sketch.network.site import Part, Site
 from fl_sketch.run import task as tasks
 from fl_sketch.run.run import Listeners, in_folder
 from fl_sketch.run.setup import Setup
@@ -76,28 +75,23 @@ def run(
         files.write_text(folder / RUN, system.token_hex(16))
     coordinators: list[Coordinator] = []
 
-    def coordinator(setup: Setup, roots: Roots, seal: Any) -> Coordinator:
-        programs, sampler = job.programs_of(setup), setup.sampler
-        roots = seal(fingerprint(programs.lowered(), setup.mesh)) if seal else roots
-        made = functools.partial(
-            Coordinator,
-            programs,
-            roots=roots,
-            send=send,
+    def coordinator(setup: Setup, roots: Roots) -> Coordinator:
+        one = Coordinator(
+            job.programs_of(setup),
+            setup.sampler,
+            roots,
+            send,
             run=(folder / RUN).read_text(),
             names=names,
             terms=job.terms_of(setup, names),
             rules=rules,
             folder=folder,
+            secret=setup.private and config.privacy.randomness != "seed",
             before_round=before_round,
             say=listeners.say,
         )
-        if setup.config.cohort.weighting == "examples":
-            hellos = made(sampler).join(range(len(names)), 2**31 - 1)
-            starts = np.cumsum([0, *_sizes(hellos, names)])
-            sampler = setup.cohorts.weighted(jax.numpy.asarray(starts, np.int32))
-        coordinators.append(made(sampler))
-        return coordinators[-1]
+        coordinators.append(one)
+        return one
 
     def task(setup: Setup) -> Task:
         secret = setup.secret()
@@ -111,6 +105,7 @@ def run(
             return State(first.server, ())
 
         def compiled(key: Any, seal: Any = None) -> Compiled:
+            del seal  # noise is a function of secret, round and sum
             begin = time.perf_counter()
             shapes = setup.placed(jax.eval_shape(start, key))
             where = jax.tree.map(lambda leaf: leaf.sharding, shapes.server.params)
@@ -120,7 +115,7 @@ def run(
                 params = jax.device_put(state.server.params, where)
                 return measure(State(state.server._replace(params=params), ()))
 
-            advance = rounds.one_by_one(coordinator(setup, key, seal).one_round)
+            advance = rounds.one_by_one(coordinator(setup, key).one_round)
             return Compiled(advance, measured, time.perf_counter() - begin)
 
         described = tasks.described(
@@ -154,7 +149,7 @@ def in_one_process(
     The arguments, and what is returned and raised, are those of `run`.
     """
     folder = workdir / FOLDER / "sites"
-    splits = job.split(config, data_dir, folder, names, share=list(policy.SHARE))
+    splits = job.split(config, data_dir, folder, names)
     sites = [site_of(folder / name, listeners.say) for name in names]
 
     def send(data, seconds):
@@ -167,21 +162,8 @@ def in_one_process(
 
 def site_of(kit: pathlib.Path, say: Callable[[str], None] = print) -> Site:
     """Returns the site whose site.toml and identity are in a folder."""
-    allowed = policy.read(kit / policy.FILE)
-    return Site(lambda terms: job.join(allowed, terms, kit), say)
 
+    def join(terms: Message) -> Part:
+        return job.join(policy.read(kit / policy.FILE), terms, kit)
 
-def _sizes(hellos: Any, names: Sequence[str]) -> list[int]:
-    """Returns how many examples sites have; raises where one does not say."""
-    sizes = []
-    for client, name in enumerate(names):
-        try:
-            most = 2**31 // len(names)
-            sizes.append(messages.whole(hellos[client].notes, "size", 1, most))
-        except (KeyError, ValueError):
-            msg = (
-                "config.cohort: Expected sites that share their size, with "
-                f"weighting=examples, got none of {name}."
-            )
-            raise ValueError(msg) from None
-    return sizes
+    return Site(join, say)

@@ -11,10 +11,8 @@ of its open round is on its disk before it answers, so that a site which was kil
 started again goes on in the same place.
 """
 
-import fcntl
 import hashlib
 import json
-import os
 import pathlib
 import threading
 from collections.abc import Callable, Mapping
@@ -32,10 +30,10 @@ from fl_sketch.network.messages import Kind, Message
 from fl_sketch.network.policy import Budget, Refused
 from fl_sketch.network.programs import ONE, Counts, Programs
 from fl_sketch.network.secure_sum import Identity, Party, Sum
-from fl_sketch.workdir import checkpoint, secrets
+from fl_sketch.workdir import checkpoint
 
 UNKNOWN = "unknown"  # the code of a refusal: the site does not know the run
-STATES, OPEN, LOCK = "state", "open_round", "lock"  # in the folder of a run
+STATES, OPEN = "state", "open_round"  # in the folder of a run
 ANSWER = "answer/"  # begins the names of answers in the file of an open round
 
 
@@ -43,18 +41,13 @@ class Part(NamedTuple):
     """A site's part in a run.
 
     Attributes:
-      run: the name of the run.
-      number: the number of the site's client in it.
+      number: the number of the site's client.
       data: the site's examples on its device, as those of client 0 (`data.Resident`).
-      roots: returns roots of randomness; the public one is that of the run. Of a
-        private run the secret one is another one each time.
+      roots: returns the roots of randomness. Of a private run the secret one is another
+        one each time.
       folder: the site's own folder of the run.
-      names: the names of all sites, by number.
-      identity: signs the site's keys in masked sums.
-      smallest: the fewest sites of a masked sum.
-      hello: what the coordinator may know of the site.
-      measured: whether it may know what the client measured in its local steps.
-      lock: a descriptor that keeps other processes out of the folder.
+      names, identity, smallest: the names of all sites, what signs keys in masked sums,
+        and the fewest sites of one.
     """
 
     run: str
@@ -67,9 +60,6 @@ class Part(NamedTuple):
     names: tuple[str, ...] = ()
     identity: Identity | None = None
     smallest: int = 3
-    hello: Mapping[str, Any] = {}
-    measured: bool = False
-    lock: int = -1
 
 
 class OpenRound(NamedTuple):
@@ -121,7 +111,9 @@ class Site:
         with self._lock:
             part = self._part
             try:
-                most = max(part.programs.longest[1], self._roster(part)) if part else 0
+                most = len(data)
+                if part:
+                    most = max(part.programs.longest[1], self._roster(part))
                 message = messages.read(data, most)
                 if message.kind == Kind.TERMS:
                     return messages.pack(self._joined(message))
@@ -154,23 +146,16 @@ class Site:
 
     def _joined(self, message: Message) -> Message:
         """Takes the terms of a run; goes on in its open round, if there is one."""
-        if self._part:
-            release(self._part.lock)
         self._part = self._open = self._sum = None
         part = self._join(message)
-        try:
-            if (done := _done(part)) > message.round:
-                msg = (
-                    f"Expected a run after round {done}, which this site has done, got "
-                    f"one after round {message.round}: begin in another workdir."
-                )
-                raise Refused(msg)
-            self._open = _kept(part)
-        except BaseException:
-            release(part.lock)
-            raise
-        self._part = part
-        return _reply(part, Kind.HELLO, message, part.hello)
+        if (done := _done(part)) > message.round:
+            msg = (
+                f"Expected a run after round {done}, which this site has done, got one "
+                f"after round {message.round}: begin in another workdir."
+            )
+            raise Refused(msg)
+        self._part, self._open = part, _kept(part)
+        return _reply(part, Kind.HELLO, message)
 
     def _answered(self, part: Part, message: Message) -> Message:
         if message.kind in (Kind.MODEL, Kind.MEAN):
@@ -247,11 +232,7 @@ class Site:
     def _sent(self, part: Part, message: Message, at: OpenRound, question: str):
         """Returns the answer to a question, or the key by which it will be masked."""
         if not part.programs.masked:
-            notes = {}
-            if part.measured and not message.exchange:
-                seen = at.work.diagnostics
-                notes["measured"] = {name: float(one) for name, one in seen.items()}
-            return _reply(part, Kind.MESSAGE, message, notes, at.answers[question])
+            return _reply(part, Kind.MESSAGE, message, at.answers[question])
         if part.identity is None:
             msg = f"Expected {secure_sum.FILE} in the site's kit, got none: make kits."
             raise Refused(msg)
@@ -261,7 +242,7 @@ class Site:
         sum_ = Sum(*place, field.count, field.bits)
         party = Party(sum_, part.number, part.identity)
         self._sum = party, question, ""
-        return _reply(part, Kind.KEYS, message, payload=party.key())
+        return _reply(part, Kind.KEYS, message, party.key())
 
     def _summed(self, part: Part, message: Message) -> Message:
         """Goes on in the masked sum that is open."""
@@ -277,7 +258,7 @@ class Site:
             own = part.programs.own_noise
             part.budget.complete([*place], question, roster, own)
             self._sum = None
-            return _reply(part, Kind.SEED, message, payload=party.seed())
+            return _reply(part, Kind.SEED, message, party.seed())
         layout = part.programs.exchanges[message.exchange].up[0]
         (numbers,) = layout.unpack(at.answers[question])
         sites = secure_sum.read_roster(message.payload, len(part.names))
@@ -286,7 +267,7 @@ class Site:
         except ValueError as error:  # which says nothing of the site
             raise Refused(str(error)) from None
         self._sum = party, question, _digest(json.dumps([*sites]).encode())
-        return _reply(part, Kind.MESSAGE, message, payload=sent)
+        return _reply(part, Kind.MESSAGE, message, sent)
 
     def _ended(self, part: Part, message: Message) -> Message:
         """Ends a round in which the site counted: the client gets its new state."""
@@ -306,32 +287,9 @@ class Site:
         return _reply(part, Kind.DONE, message)
 
 
-def _reply(part: Part, kind: Kind, asked: Message, notes=None, payload=b"") -> Message:
+def _reply(part: Part, kind: Kind, asked: Message, payload: bytes = b"") -> Message:
     place = part.run, asked.round, asked.exchange, part.number
-    return Message(kind, *place, notes or {}, payload)
-
-
-def hold(folder: pathlib.Path) -> int:
-    """Locks a run's folder, which no other process of the site may have."""
-    lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        msg = "Expected one process of this site in a run, got another that takes part."
-        raise Refused(msg) from None
-    return lock
-
-
-def release(lock: int) -> None:
-    """Gives a folder back."""
-    if lock >= 0:
-        os.close(lock)
-
-
-def fresh_roots(seed: int) -> Roots:
-    """Returns roots whose secret one is drawn anew from the operating system."""
-    return secrets.roots(seed, secrets.fresh())
+    return Message(kind, *place, payload=payload)
 
 
 def _digest(text: bytes) -> str:
