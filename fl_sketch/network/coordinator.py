@@ -410,7 +410,7 @@ class Coordinator:
             else:
                 self._refused.add(client)
                 reason = messages.line(answer.notes.get("reason", ""))
-                self._complain(client, f"refuses round {question.round + 1}: {reason}")
+                self._complain(client, f"refuses: {reason}")
         return found
 
     def _is_asked(self, client: int, number: int) -> bool:

@@ -29,7 +29,6 @@ SAMPLINGS = ("everyone", "fixed", "poisson")
 CHOICES = {"noises": NOISES, "samplings": SAMPLINGS}
 PATHS = ("data", "folder", "model")
 BUDGET, LOCK = "budget.json", "lock"  # in the folder of a run, and of the site
-LONGER = 4  # times the rounds of a run that a site may answer, for limits
 
 
 class Refused(ValueError):
@@ -194,11 +193,10 @@ class Budget:
             known["last"] = max(known["last"], [number, exchange])
             known["more"] += not first
             counted = known["last"][0] + 1 + known["more"]
-            if self._policy.capped and counted > (most := self._affordable()):
+            if self._policy.capped and not self._affordable(counted):
                 msg = (
-                    f"Expected at most {most} rounds of this run, by the site's own "
-                    f"limits ({self._policy.limits}), got round {number + 1}, number "
-                    f"{counted}."
+                    f"Expected no more rounds than the site's own limits allow "
+                    f"({self._policy.limits}), got round {number + 1}, number {counted}."
                 )
                 raise Refused(msg)
             if self._guarantee:
@@ -247,13 +245,13 @@ class Budget:
             yield known
             files.write_text(self._path, json.dumps(known))
 
-    def _affordable(self) -> int:
-        """Returns how many rounds of this run the limits allow."""
+    def _affordable(self, counted: int) -> bool:
+        """Returns whether the limits allow so many rounds of this run."""
         guarantee, others = self._guarantee, odometer.read(self._policy.folder)
         assert guarantee
         others.pop(self._run, None)
-        if others == self._others:
-            return self._most
+        if others == self._others and counted <= self._most:
+            return True
 
         def allowed(rounds: int) -> bool:
             run, whole = self._policy.epsilon_in_a_run, self._policy.epsilon_in_all
@@ -266,9 +264,9 @@ class Budget:
                 return False
             return not total or total.epsilon <= whole
 
-        low, high = 0, LONGER * guarantee.rounds + 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if allowed(middle) else (low, middle)
-        self._others, self._most = others, low
-        return low
+        last = max(
+            counted, guarantee.rounds
+        )  # mostly all rounds, which is computed once
+        self._most = next((one for one in (last, counted) if allowed(one)), 0)
+        self._others = others
+        return counted <= self._most
