@@ -9,5 +9,4 @@ from fl_sketch.network.coordinator import Coordinator as Coordinator
 from fl_sketch.network.coordinator import Rules as Rules
 from fl_sketch.network.policy import SitePolicy as SitePolicy
 from fl_sketch.network.run import in_one_process as in_one_process
-from fl_sketch.network.run import run as run
 from fl_sketch.network.site import Site as Site

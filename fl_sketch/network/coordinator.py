@@ -62,34 +62,11 @@ class Rules(NamedTuple):
 
 
 class Cohort(NamedTuple):
-    """The clients of a round, on the host.
+    """The clients of a round, and the sizes that `engine.cohort.Cohort` has."""
 
-    Attributes:
-      weights: their weights by number.
-      denominator, population: as `engine.cohort.Cohort` has them.
-      fixed: whether the denominator is the same whoever answers.
-      hidden: whether noise hides who answers: all counts are the denominator.
-    """
-
-    weights: dict[int, np.float32]
+    clients: tuple[int, ...]
     denominator: np.float32
     population: np.float32
-    fixed: bool
-    hidden: bool
-
-    def among(self, clients: Collection[int]) -> Counts:
-        """Returns how clients count if these of them answer."""
-        if self.hidden:
-            return Counts(self.denominator, self.denominator, self.population)
-        values = [self.weights[one] for one in self.weights if one in clients]
-        present, all_of_them = (
-            np.array(each, np.float32).sum()
-            for each in (values, [*self.weights.values()])
-        )
-        divided = self.denominator
-        if all_of_them == divided and not self.fixed:
-            divided = max(present, np.float32(LEAST))
-        return Counts(divided, present, self.population)
 
 
 class Added(NamedTuple):
@@ -135,7 +112,8 @@ class Coordinator:
         self._programs, self._sampler, self._roots = programs, sampler, roots
         self._transport, self._run, self._names = send, run, names
         self._terms, self._rules, self._folder = terms or {}, rules, folder
-        self._secret = secret
+        self._secret, self._poisson = secret, sampler.sampling == "poisson"
+        self._smallest = max(rules.smallest, programs.fewest)
         self._before_round, self._say = before_round, say
         self._drawn = jax.jit(lambda number: cohorts.of_round(sampler, roots, number))
         self._joined = set[int]()
@@ -170,11 +148,11 @@ class Coordinator:
                 f"round {number + 1} had begun when this run was stopped: it counts, "
                 "and releases nothing"
             )
-        clients, means, guard, released = (*drawn.weights,), (), server.guard, {}
+        clients, means, guard, released = drawn.clients, (), server.guard, {}
         payload = programs.model.pack(jax.device_get(programs.of_model(server)))
         up = down = 0
         for exchange, one in enumerate(programs.exchanges):
-            known = server, keys, drawn.among(clients), means
+            known = server, keys, self._counts(drawn, clients), means
             if lost:
                 came = self._nothing(exchange)
             else:
@@ -183,7 +161,7 @@ class Coordinator:
             clients, up = came.clients, up + came.size
             if careful:
                 self._begin(number)
-            counts = drawn.among(clients)
+            counts = self._counts(drawn, clients)
             if self._secret or lost:  # another sum has other noise
                 digest = hashlib.sha256()
                 for leaf in jax.tree.leaves((came.total, guard)):
@@ -193,7 +171,7 @@ class Coordinator:
             guard, released = of_sum.state, added(released, of_sum.released)
             means = (*means, of_sum.mean)
             payload = one.down.pack(jax.tree.leaves(jax.device_get(of_sum.mean)))
-        counts = drawn.among(clients)
+        counts = self._counts(drawn, clients)
         after = programs.serve(server, guard, keys, counts, means)
         if programs.stateful and clients:
             self._means[str(number)] = [*map(float, counts)], payload.hex()
@@ -202,10 +180,11 @@ class Coordinator:
             released[column_of(name)] = np.float32(np.nan)
         # Questions that did not reach a site are not counted.
         asked = np.array(
-            [c if c in self._reached else -1 for c in drawn.weights] or [-1]
+            [c if c in self._reached else -1 for c in drawn.clients] or [-1]
         )
         answered = np.isin(asked, clients)
-        shown = SimulatorOnly(asked, answered, np.int64(up), np.int64(down), {})
+        sizes: Any = asked, answered, np.int64(up), np.int64(down), {}
+        shown = SimulatorOnly(*sizes)
         report = jax.tree.map(lambda x: np.asarray(x)[None], Report(released, shown))
         return State(after, ()), report
 
@@ -238,28 +217,21 @@ class Coordinator:
             self._begun = number
 
     def _cohort(self, number: int) -> Cohort:
-        """Returns the clients of a round as `engine.round` counts them."""
-        drawn, mechanism = jax.device_get(self._drawn(number)), None
-        mechanism = self._programs.algorithm.mechanism
-        pairs = zip(drawn.ids.tolist(), drawn.weights, strict=True)
-        weights = {
-            client: np.float32(1) if mechanism else weight
-            for client, weight in pairs
-            if weight > 0
-        }
-        divided = mechanism.denominator if mechanism else drawn.denominator
-        population = drawn.population
-        population = drawn.denominator if population is None else population
-        sizes = np.float32(divided), np.float32(population)
-        return Cohort(weights, *sizes, self._poisson, mechanism is not None)
+        """Returns the clients of a round, which all count alike."""
+        drawn = jax.device_get(self._drawn(number))
+        clients = tuple(int(one) for one in drawn.ids[drawn.weights > 0])
+        sizes = drawn.denominator, drawn.population
+        return Cohort(clients, *map(np.float32, sizes))
 
-    @property
-    def _poisson(self) -> bool:
-        return self._sampler.sampling == "poisson"
-
-    @property
-    def _smallest(self) -> int:
-        return max(self._rules.smallest, self._programs.fewest)
+    def _counts(self, drawn: Cohort, clients: Collection[int]) -> Counts:
+        """Returns how clients count if these of them answer, as `engine.round` does."""
+        if mechanism := self._programs.algorithm.mechanism:  # noise hides who answers
+            expected = np.float32(mechanism.denominator)
+            return Counts(expected, expected, drawn.population)
+        present, divided = np.float32(len(clients)), drawn.denominator
+        if not self._poisson:
+            divided = max(present, np.float32(LEAST))
+        return Counts(divided, present, drawn.population)
 
     def _nothing(self, exchange: int) -> Added:
         """Returns the sum of an exchange in which nobody takes part."""
@@ -315,12 +287,12 @@ class Coordinator:
                 arrays[client] = layout.unpack(answer.payload)
             except ValueError as error:
                 self._complain(client, str(error))
-        clients = tuple(one for one in drawn.weights if one in arrays)
-        state = server, keys, drawn.among(clients), means
+        clients = tuple(one for one in drawn.clients if one in arrays)
+        state = server, keys, self._counts(drawn, clients), means
         for client in clients:  # in one order, whoever answered late
             one = programs.summand(exchange, which, *state, arrays[client])
             total = zeros(one) if total is None else total
-            total = programs.add(total, drawn.weights[client], one)
+            total = programs.add(total, one)
         return Added(clients, total, layout.size)
 
     def _masked(self, asked, question: Message, known) -> Added:
@@ -356,10 +328,9 @@ class Coordinator:
 
     def _whole(self, answers: Mapping[int, Message], size: int) -> dict[int, bytes]:
         """Returns the payloads that have their only possible length."""
-        for client, answer in answers.items():
-            if len(answer.payload) != size:
-                self._complain(client, "sent a message of another length")
         payloads = {client: one.payload for client, one in answers.items()}
+        for client in (one for one in payloads if len(payloads[one]) != size):
+            self._complain(client, "sent a message of another length")
         return {client: one for client, one in payloads.items() if len(one) == size}
 
     def _asked(self, clients, question: Message, kind: Kind) -> dict[int, Message]:

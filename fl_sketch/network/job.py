@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -64,12 +64,6 @@ def require_possible(config: ConfigDict) -> None:
             choice = " or ".join(repr(one) for one in allowed)
             msg = f"Expected {key}={choice} for sites elsewhere, got {values[key]!r}."
             raise ValueError(msg)
-    if pretrained.named(values["model.name"]) and values["model.init_from"]:
-        msg = (
-            "Expected model.init_from='' with a pretrained model for sites elsewhere, "
-            f"got {values['model.init_from']!r}."
-        )
-        raise ValueError(msg)
     if values["data.standardise"] == "train":
         msg = (
             "config.data: Expected standardise to be numbers or none for sites "
@@ -147,19 +141,17 @@ def split(
 
 def terms_of(setup: Setup, names: Sequence[str]) -> dict[str, Any]:
     """Returns what sites are told of a run, of which names are those of the sites."""
-    first, targets = setup.splits.test
-    return {
-        "config": json.dumps(setup.config.to_dict()),
+    test = setup.splits.test
+    terms = {
+        "config": setup.config.to_dict(),
         "classes": setup.seen.classes,
-        "inputs": json.dumps([str(first.dtype), *first.shape[1:]]),
-        "targets": json.dumps([str(targets.dtype), *targets.shape[1:]]),
+        "shapes": [[str(one.dtype), *one.shape[1:]] for one in test],
         "frozen": setup.identity.frozen,
-        "noise": json.dumps(
-            setup.guarantee.noise_multiplier if setup.guarantee else 0.0
-        ),
+        "noise": setup.guarantee.noise_multiplier if setup.guarantee else 0.0,
         "versions": [versions()[name] for name in COMPARED],
         "names": [*names],
     }
+    return {"terms": json.dumps(terms)}
 
 
 def join(allowed: SitePolicy, message: Message, kit: pathlib.Path) -> Part:
@@ -173,31 +165,51 @@ def join(allowed: SitePolicy, message: Message, kit: pathlib.Path) -> Part:
     Raises:
       Refused: for terms that the owner of the site does not accept.
     """
-    terms, number = message.notes, message.site
-    names = tuple(map(str, terms["names"]))
-    said = ConfigDict(json.loads(str(terms["config"])))
+    terms, number = json.loads(str(message.notes["terms"])), message.site
+    names, said = tuple(map(str, terms["names"])), ConfigDict(terms["config"])
     identity = secure_sum.read_identity(kit)
     if len({*names}) < len(names) or said.data.clients != len(names):
         msg = "Expected different sites, one for each client, got others."
         raise Refused(msg)
-    ours = identity is None or (
-        {*names} <= {*identity.publics} and identity.name in names[number : number + 1]
-    )
-    if not ours or number >= len(names):
+    own = names[number : number + 1]
+    if (
+        not message.run
+        or not own
+        or (identity and not (identity.name in own and {*names} <= {*identity.publics}))
+    ):
         msg = "Expected this site and others of its kits by their names, got others."
         raise Refused(msg)
     here = [versions()[name] for name in COMPARED]
-    if here != terms.get("versions"):
+    if here != terms["versions"]:
         shown = ", ".join(map(" ".join, zip(COMPARED, here, strict=True)))
         msg = f"Expected the versions of the coordinator, got {shown}."
         raise Refused(msg)
     require_accepted(allowed, said)
-    config = _own_config(allowed, said, terms)
-    splits = _own_splits(allowed, config, terms)
+    config, where = said.copy_and_resolve_references(), needs_model(said)
+    config.model.init_from = config.model.fresh = ""
+    if where and allowed.model is None:
+        msg = "Expected model in site.toml, since the run has a pretrained model."
+        raise Refused(msg)
+    if where:
+        name = pretrained.PREFIX * (where == "name") + str(allowed.model)
+        config.model.update({where: name, "fresh": said.model.fresh})
+    classes = messages.whole(terms, "classes", 1, npz.MOST)
+    own_data = {"name": "site", "part": ALL, "partition": "iid", "classes": classes}
+    config.data.update(own_data | {"vocabulary_file": ""})
+    config.compute.devices, config.compute.data = 1, "resident"
+    # The coordinator is sent the reason of a refusal, which must not reveal the data.
+    noisy = allowed.private or privacy.protection_of(config).noisy
+    targets = KINDS[config.model.loss].targets
+    found = npz.one_part(allowed.data, "train", targets, finite=not noisy)
+    splits = inputs.tokens(found, config)
+    shapes = [[str(one.dtype), *one.shape[1:]] for one in splits.train]
+    if shapes != terms["shapes"] or splits.classes > classes:
+        msg = "Expected examples of the run's types, shapes and classes, got others."
+        raise Refused(msg)
+    splits = with_classes(splits, classes)
     privacy.check_data(config, splits)
-    shapes = str(terms["inputs"]), str(terms["targets"])
-    text = json.dumps(config.to_dict()), float(json.loads(str(terms["noise"])))
-    setup, programs = _prepared(*text, *shapes, splits.classes)
+    known = json.dumps(config.to_dict()), json.dumps(terms["shapes"])
+    setup, programs = _prepared(*known, float(terms["noise"]), splits.classes)
     if setup.identity.frozen != terms["frozen"]:
         msg = "Expected a model with the frozen arrays of the run, got others."
         raise Refused(msg)
@@ -210,6 +222,9 @@ def join(allowed: SitePolicy, message: Message, kit: pathlib.Path) -> Part:
         msg = f"Expected at most {MOST_RUNS} runs at this site: delete folders of old "
         raise Refused(msg + "ones, whose privacy stays counted in odometer.json.")
     budget = Budget(allowed, message.run, folder, guarantee)
+    secret = setup.private and said.privacy.randomness != "seed"
+    simulated = secrets.simulated(flat(said)) if setup.private else None
+    same = secrets.roots(said.seed, simulated)
     size = len(splits.train.targets)
     # Sites of one process share a program if their data have the same shape.
     room = 1 << (size - 1).bit_length() if size <= SMALL else size
@@ -220,7 +235,7 @@ def join(allowed: SitePolicy, message: Message, kit: pathlib.Path) -> Part:
         number=number,
         programs=programs,
         data=client_batches.resident(train, own, device=jax.devices()[0]),
-        roots=_roots(setup, said),
+        roots=lambda: secrets.roots(said.seed, secrets.fresh()) if secret else same,
         budget=budget,
         folder=folder,
         names=names,
@@ -231,25 +246,14 @@ def join(allowed: SitePolicy, message: Message, kit: pathlib.Path) -> Part:
 
 @functools.lru_cache(maxsize=2)
 def _prepared(
-    config: str, noise: float, inputs: str, targets: str, classes: int
+    config: str, shapes: str, noise: float, classes: int
 ) -> tuple[Setup, Programs]:
     """Returns the setup and the programs of a config, which equal sites here share."""
-    shapes = [json.loads(one) for one in (inputs, targets)]
-    blank = Examples(*(np.zeros((1, *shape), kind) for kind, *shape in shapes))
-    setup = setups.of_splits(
-        ConfigDict(json.loads(config)), Splits("site", blank, blank, classes)
-    )
+    parts = (np.zeros((1, *shape), kind) for kind, *shape in json.loads(shapes))
+    blank, said = Examples(*parts), ConfigDict(json.loads(config))
+    setup = setups.of_splits(said, Splits("site", blank, blank, classes))
     setup = setup.with_noise(noise) if noise else setup
     return setup, programs_of(setup)
-
-
-def _roots(setup: Setup, said: ConfigDict):
-    """Returns what makes the roots of a site's randomness."""
-    if setup.private and said.privacy.randomness != "seed":
-        return lambda: secrets.roots(said.seed, secrets.fresh())
-    simulated = secrets.simulated(flat(said)) if setup.private else None
-    roots = secrets.roots(said.seed, simulated)
-    return lambda: roots
 
 
 def require_accepted(allowed: SitePolicy, config: ConfigDict) -> None:
@@ -290,43 +294,3 @@ def needs_model(config: ConfigDict) -> str:
         return "name"
     partly = config.model.init_from and config.client.trains != ALL_TRAIN
     return "init_from" if partly else ""
-
-
-def _own_config(
-    allowed: SitePolicy, said: ConfigDict, terms: Mapping[str, Any]
-) -> ConfigDict:
-    """Returns the config of a run as a site has it: with its own files."""
-    config = said.copy_and_resolve_references()
-    config.model.init_from = config.model.fresh = ""
-    if where := needs_model(said):
-        if allowed.model is None:
-            msg = "Expected model in site.toml, since the run has a pretrained model."
-            raise Refused(msg)
-        name = pretrained.PREFIX * (where == "name") + str(allowed.model)
-        config.model.update({where: name, "fresh": said.model.fresh})
-    classes = messages.whole(terms, "classes", 1, npz.MOST)
-    own = {"name": "site", "part": ALL, "partition": "iid", "classes": classes}
-    config.data.update(own)
-    config.data.vocabulary_file = ""
-    config.compute.devices, config.compute.data = 1, "resident"
-    return config
-
-
-def _own_splits(
-    allowed: SitePolicy, config: ConfigDict, terms: Mapping[str, Any]
-) -> Splits:
-    """Returns the examples of a site, if they are such as the run needs."""
-    targets = KINDS[config.model.loss].targets
-    # The coordinator is sent the reason of a refusal, which must not reveal the data.
-    noisy = allowed.private or privacy.protection_of(config).noisy
-    found = npz.one_part(allowed.data, "train", targets, finite=not noisy)
-    found = inputs.tokens(found, config)
-    for kind, own in zip(("inputs", "targets"), found.train, strict=True):
-        shape = json.dumps([str(own.dtype), *own.shape[1:]])
-        if shape != terms[kind]:
-            msg = f"Expected train_{kind} of the run's type and shape, got others."
-            raise Refused(msg)
-    if found.classes > config.data.classes:  # how many there are stays here
-        msg = f"Expected train_targets of the run's {config.data.classes} classes, "
-        raise Refused(msg + "got others.")
-    return with_classes(found, config.data.classes)

@@ -110,11 +110,12 @@ def whole(notes: Mapping[str, Any], name: str, least: int, most: int) -> int:
 def floats(notes: Mapping[str, Any], name: str, count: int) -> list[float]:
     """Returns so many finite numbers of the notes, as float32 has them."""
     values = notes.get(name)
-    good = isinstance(values, list) and len(values) == count
-    if not good or not all(type(one) is float and abs(one) < 3e38 for one in values):
-        msg = f"Expected {name} to be {count} finite numbers, got something else."
-        raise ValueError(msg)
-    return values
+    listed = values if isinstance(values, list) else []
+    finite = [one for one in listed if type(one) is float and abs(one) < 3e38]
+    if len(listed) == len(finite) == count:
+        return finite
+    msg = f"Expected {name} to be {count} finite numbers, got something else."
+    raise ValueError(msg)
 
 
 def line(value: Any) -> str:

@@ -48,20 +48,11 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 SERVER = "server"  # as NVFlare calls it in a job
 RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate")
 CODE = ("byoc", "shell_commands", "server-predeployed-flwr")  # bring or run code
-PORT = 8002
-SAMPLE = """\
-# What this site allows: docs/network.md has all keys.
-data = "data.npz"        # train_inputs and train_targets, next to this file
-epsilon_in_a_run = 0.0   # the most that one run may spend; 0: no limit
-epsilon_in_all = 0.0     # the most that all runs together may spend; 0: no limit
-delta = 1e-5             # the largest delta of these
-noises = ["central", "skellam"]  # with central the coordinator adds the noise
-samplings = ["everyone", "fixed", "poisson"]  # the coordinator knows the cohorts
-smallest_sum = 3         # the fewest sites in a masked sum; more if some may collude
-"""
+TEMPLATES = [f"{one}_template.yml" for one in ("master", "aws", "azure")]
 JOB, TEST, LINES = "job.json", "test.npz", "lines"  # in the folder of a run
 ABSENT, STOP = "absent", "stop"
 PAUSE, LOOK = 0.2, 5.0  # seconds between looks at lines, and at the job
+ENDED = "FINISHED"  # begins the status of a job that has ended
 RESTARTS = 3  # jobs in a row without a round
 
 
@@ -78,11 +69,7 @@ class Again(ValueError):
 
 
 def kits_in(folder: pathlib.Path, names: Sequence[str], host: str) -> Kits:
-    """Returns where the kits of a folder are, for sites of such names.
-
-    Raises:
-      ValueError: in one line, for names that sites cannot have.
-    """
+    """Returns where the kits of a folder are; raises for names of no sites."""
     wrong = [one for one in names if not NAME.fullmatch(one) or one == SERVER]
     if wrong or len({*names}) != len(names) or not names:
         what = f"different names of letters, digits, _ and -, and not {SERVER}"
@@ -93,37 +80,23 @@ def kits_in(folder: pathlib.Path, names: Sequence[str], host: str) -> Kits:
 
 
 def make_kits(
-    folder: pathlib.Path,
-    names: Sequence[str],
-    host: str,
-    ports: Sequence[int] = (PORT,),
+    folder: pathlib.Path, names: Sequence[str], host: str, ports: Sequence[int] = ()
 ) -> Kits:
-    """Returns new kits below a folder.
+    """Returns new kits below a folder, for sites that find the server as `host`.
 
     Args:
-      names: the names of the sites.
-      host: the name by which sites find the server.
-      ports: the port of the server, and of its administrator if that is another.
-
-    Raises:
-      ValueError: in one line, for a folder with kits, or where NVFlare fails.
+      ports: the ports of the server and of its administrator; empty: 8002.
     """
     kits = kits_in(folder, names, host)
     if (folder / PROJECT).exists():
         msg = f"Expected no kits in {folder / PROJECT}, got some: use another folder."
         raise ValueError(msg)
-    server: dict[str, Any] = {
-        "name": host,
-        "type": "server",
-        "fed_learn_port": ports[0],
-    }
-    server |= {"admin_port": ports[-1]} if len(ports) > 1 else {}
-    admin = {"name": ADMIN, "type": "admin", "role": ROLE}
-    sites = [{"name": name, "type": "client"} for name in names]
-    below = "nvflare.lighter.impl"
-    templates = ["master_template.yml", "aws_template.yml", "azure_template.yml"]
-    arguments = {
-        "workspace.WorkspaceBuilder": {"template_file": templates},
+    places = zip(("fed_learn_port", "admin_port"), ports or [8002], strict=False)
+    people = [{"name": host, "type": "server", **dict(places)}]
+    people += [{"name": name, "type": "client"} for name in names]
+    people += [{"name": ADMIN, "type": "admin", "role": ROLE}]
+    builders = {
+        "workspace.WorkspaceBuilder": {"template_file": TEMPLATES},
         "static_file.StaticFileBuilder": {"config_folder": "config"},
         "cert.CertBuilder": {},
         "signature.SignatureBuilder": {},
@@ -132,57 +105,49 @@ def make_kits(
         "api_version": 3,
         "name": PROJECT,
         "description": "Sites of fl_sketch",
-        "participants": [{**one, "org": PROJECT} for one in (server, *sites, admin)],
+        "participants": [one | {"org": PROJECT} for one in people],
         "builders": [
-            {"path": f"{below}.{name}", "args": args}
-            for name, args in arguments.items()
+            {"path": f"nvflare.lighter.impl.{name}", "args": args}
+            for name, args in builders.items()
         ],
     }
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "project.yml"
+    folder.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(project, indent=1))  # JSON is YAML
     command = [sys.executable, "-m", "nvflare.cli", "provision", "-p", str(path)]
-    done = subprocess.run(
-        [*command, "-w", str(folder)], capture_output=True, text=True, check=False
-    )
+    command += ["-w", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode or not kits.server.exists():
         said = " ".join((done.stderr or done.stdout).split())[-300:]
         msg = f"Expected NVFlare to make kits in {folder}, got: {said}"
         raise ValueError(msg)
+    # By default all servers of a machine have one folder of jobs, and start each
+    # other's, and a site sends its log of errors to the server. NVFlare wants absolute
+    # paths, and its server works in the folder of its kit, wherever that is by then.
+    rights = dict.fromkeys(RIGHTS, "any") | dict.fromkeys(CODE, "none")
+    allowed = {"format_version": "1.0", "permissions": {ROLE: rights}}
     for place in (kits.server, *kits.sites.values()):
-        _limit(place / "local")
-    for place in kits.sites.values():
-        (place / "local" / policy.FILE).write_text(SAMPLE)
-        rights = dict.fromkeys(RIGHTS, "any") | dict.fromkeys(CODE, "none")
-        allowed = {"format_version": "1.0", "permissions": {ROLE: rights}}
-        text = json.dumps(allowed, indent=2)
-        (place / "local" / "authorization.json").write_text(text)
+        local = place / "local"
+        said = json.loads((local / "resources.json.default").read_text())
+        said |= {"class_allow_list": CLASSES, "allow_log_streaming": False}
+        if place == kits.server:
+            storage = said["snapshot_persistor"]["args"]["storage"]
+            storage["args"]["root_dir"] = "/proc/self/cwd/snapshots"
+            (jobs,) = (one for one in said["components"] if one["id"] == "job_manager")
+            jobs["args"]["uri_root"] = "/proc/self/cwd/jobs"
+        else:
+            (local / policy.FILE).write_text(policy.SAMPLE)
+            (local / "authorization.json").write_text(json.dumps(allowed, indent=2))
+        (local / "resources.json").write_text(json.dumps(said, indent=2))
     secure_sum.write_identities({n: one / "local" for n, one in kits.sites.items()})
     return kits
-
-
-def _limit(local: pathlib.Path) -> None:
-    """Limits jobs to the classes they need, and keeps jobs and logs in the kit itself.
-
-    By default all servers of a machine have one folder of jobs, and start each other's,
-    and a site sends its log of errors to the server. NVFlare wants absolute paths, and
-    its server works in the folder of its kit, wherever that was moved.
-    """
-    said = json.loads((local / "resources.json.default").read_text())
-    said["class_allow_list"], said["allow_log_streaming"] = CLASSES, False
-    if "snapshot_persistor" in said:  # of a server
-        storage = said["snapshot_persistor"]["args"]["storage"]
-        storage["args"]["root_dir"] = "/proc/self/cwd/snapshots"
-        (manager,) = (one for one in said["components"] if one["id"] == "job_manager")
-        manager["args"]["uri_root"] = "/proc/self/cwd/jobs"
-    (local / "resources.json").write_text(json.dumps(said, indent=2))
 
 
 class Coordinating:
     """What runs in the server's job: the run in a folder of its machine."""
 
     def __init__(self, workdir: str):
-        """Takes the folder, which `play` has described."""
+        """Takes the folder of a run, with what `play` wrote."""
         self.workdir = workdir
 
     @collab.main
@@ -298,7 +263,7 @@ class Recipe(CollabRecipe):
 
 
 def play(
-    config: Any,
+    config: ConfigDict,
     splits: Splits,
     workdir: pathlib.Path,
     admin: pathlib.Path,
@@ -310,13 +275,10 @@ def play(
     """Runs a config with a server and sites that are started, in one job or several.
 
     Args:
-      config: a config as `configs/default.py` has it; a client is a site.
       splits: the test data, and the number of classes.
       workdir: the folder of the run, on the server's machine.
       admin: the kit of who may submit runs.
       names: the names of the sites, in the order of clients.
-      rules: when a round goes on without a site.
-      say: prints what the run prints.
 
     Raises:
       ValueError: in one line, for a run that did not end well.
@@ -360,13 +322,7 @@ def play(
 def follow(folder: pathlib.Path, handle: Any, say: Callable[[str], None]) -> str:
     """Prints what a job prints; returns why another one must go on, or "".
 
-    Args:
-      folder: the folder with what the job writes.
-      handle: the job, with `status() -> str` and `without(sites) -> sites`: which of
-        these are connected and have no part in the job.
-
-    Raises:
-      ValueError: in one line, for a run that did not end well.
+    Raises a ValueError in one line for a run that did not end well.
     """
     rest, place, looked, why = b"", 0, time.monotonic(), ""
     while True:
@@ -391,16 +347,12 @@ def follow(folder: pathlib.Path, handle: Any, say: Callable[[str], None]) -> str
             elif kind == "failed":
                 raise ValueError(text)
             else:
-                while kind == "again" and not _ended(_quietly(handle.status)):
+                while kind == "again" and not _quietly(handle.status).startswith(ENDED):
                     time.sleep(1.0)
                 return "" if kind == "done" else why or text
-        if _ended(status):
+        if status.startswith(ENDED):
             return why or f"NVFlare ended the job ({status})"
         time.sleep(PAUSE)
-
-
-def _ended(status: str) -> bool:
-    return status.startswith("FINISHED")
 
 
 class _Job:
@@ -439,7 +391,7 @@ def _submitted(workdir: str, admin: pathlib.Path, smallest: int) -> _Job:
     server = Coordinating(workdir)
     recipe = Recipe(PROJECT, server=server, client=Taking(), min_clients=smallest)
     env = ProdEnv(str(admin), login_timeout=60.0, username=admin.name)
-    number = _quietly(lambda: recipe.execute(env).get_job_id())
+    number = _quietly(recipe.execute, env).get_job_id()
     return _Job(_quietly(new_secure_session, admin.name, str(admin)), number)
 
 

@@ -69,6 +69,11 @@ class Programs:
       server, client, worked: shapes of both states, and of a client's work.
       exchanges: what is sent in each exchange.
       model: the layout of what clients read of the server.
+      longest: the bytes of the longest payloads: of a client, and for it.
+      masked: whether messages are integers, which are added up under masks.
+      noisy, own_noise: whether there is noise, and whether clients add it.
+      stateful: whether a client keeps anything, and must know how a round ended.
+      fewest: the least number of clients of a mean; that of fewer is zero.
     """
 
     server: Server
@@ -103,49 +108,24 @@ class Programs:
             read = read._replace(memory=all_of_it)
         self._read = jax.tree.leaves(read)
         self.model = messages.of_leaves(self.of_model(self.server))
+        mechanism: Any = algorithm.mechanism
+        self.masked = bool(mechanism and mechanism.integers)
+        self.noisy = bool(mechanism and mechanism.noise_multiplier)
+        self.own_noise = self.noisy and bool(mechanism.smallest)
+        self.stateful = bool(jax.tree.leaves(self.client))
+        least = math.ceil(mechanism.smallest) if mechanism else 0
+        self.fewest = max(least, 2 if self.masked else 1)  # one is no sum
         self.exchanges = self._traced()
+        up = max(one.size for exchange in self.exchanges for one in exchange.up)
+        down = (one.down.size for one in self.exchanges)
+        self.longest = up, max(self.model.size, *down)
         self.work, self.finish = jitted(self._worked), jax.jit(self._finished)
         self.send = jax.jit(self._sent, static_argnums=0)
         self.summand = jax.jit(self._summand, static_argnums=(0, 1))
         self.of_sum, self.choice = jax.jit(self._of_sum), jax.jit(self._chosen)
         self.release = jax.jit(self._released, static_argnums=0)
-        self.serve, self.add = jax.jit(self._served), jax.jit(_added)
-
-    @property
-    def noisy(self) -> bool:
-        """Whether there is noise on sums."""
-        mechanism = self.algorithm.mechanism
-        return bool(mechanism and mechanism.noise_multiplier)
-
-    @property
-    def own_noise(self) -> bool:
-        """Whether clients add noise to their messages."""
-        mechanism = self.algorithm.mechanism
-        return bool(self.noisy and mechanism and mechanism.smallest)
-
-    @property
-    def masked(self) -> bool:
-        """Whether messages are integers, which are added up under masks."""
-        mechanism = self.algorithm.mechanism
-        return bool(mechanism and mechanism.integers)
-
-    @property
-    def stateful(self) -> bool:
-        """Whether a client keeps anything, so that it must know how a round ended."""
-        return bool(jax.tree.leaves(self.client))
-
-    @property
-    def fewest(self) -> int:
-        """The least number of clients of a mean; that of fewer is zero."""
-        mechanism = self.algorithm.mechanism
-        noise = math.ceil(mechanism.smallest) if mechanism else 0
-        return max(noise, 2 if self.masked else 1)  # one is no sum
-
-    @property
-    def longest(self) -> tuple[int, int]:
-        """The bytes of the longest payloads: of a client, and for it."""
-        up = max(one.size for exchange in self.exchanges for one in exchange.up)
-        return up, max(self.model.size, *(one.down.size for one in self.exchanges))
+        self.serve = jax.jit(self._served)
+        self.add = jax.jit(lambda *sums: jax.tree.map(jnp.add, *sums))
 
     def of_model(self, server: Server) -> list[Any]:
         """Returns the leaves of a server that clients read, in order."""
@@ -171,7 +151,7 @@ class Programs:
     def _traced(self) -> tuple[Exchange, ...]:
         """Returns what is sent, found by tracing the channel and the mechanism."""
         exchanges, codes = list[Exchange](), list[tuple]()
-        mechanism, uplink = self.algorithm.mechanism, self.algorithm.uplink
+        uplink, mechanism = self.algorithm.uplink, self.algorithm.mechanism
 
         def played(server, client, work, keys, counts):
             means, summands, sent = (), [], []
@@ -184,10 +164,8 @@ class Programs:
                     several = isinstance(yielded.bits, Chosen)
                     ways = len(yielded.bits.lengths) if several else 1
                     if len(yielded.codes) != ways or mechanism:
-                        msg = (
-                            f"Expected {player.name_of(uplink)} to say how its messages "
-                            "are packed, and to have no mechanism, as sites need it."
-                        )
+                        name = player.name_of(uplink)
+                        msg = f"Expected codes of {name}, and no mechanism with them."
                         raise ValueError(msg)
                 codes.append(tuple(c.fields for c in yielded.codes) if coded else ())
                 sent.append(self._sent(len(means), *state, means)[1][0])
@@ -198,7 +176,7 @@ class Programs:
         traced = jax.eval_shape(played, *shapes, Counts(ONE, ONE, ONE))
         for mean, summand, sent, fields in zip(*traced, codes, strict=True):
             up = tuple(map(messages.of_fields, fields))
-            if not up and self.masked:
+            if not up and mechanism and mechanism.integers:
                 field = Field(sent[0].size, mechanism.integers.bits, "uint")
                 up = (messages.of_fields([field]),)
             down = messages.of_leaves(jax.tree.leaves(mean))
@@ -208,7 +186,7 @@ class Programs:
 
     def _turn(self, server, client, work, keys, counts, means) -> player.Turn:
         """Returns how far a client's channel gets with these means."""
-        known, mechanism = Round(server.round, **counts._asdict()), None
+        known = Round(server.round, **counts._asdict())
         if mechanism := self.algorithm.mechanism:
             known = known._replace(
                 counted=lambda m: mechanism.bounded(server.guard, m).summand
@@ -241,8 +219,9 @@ class Programs:
             return which, tuple(code.arrays() for code in yielded.codes)
         keys = keys if noise is None else keys._replace(own=noise)
         message = self._encoded(exchange, yielded, server, keys)
-        if self.masked:
-            return 0, ((integer_sums.on_wire(self.algorithm.mechanism, message),),)
+        mechanism = self.algorithm.mechanism
+        if mechanism and mechanism.integers:
+            return 0, ((integer_sums.on_wire(mechanism, message),),)
         return 0, (tuple(jax.tree.leaves(message)),)
 
     def _summand(self, exchange, which, server, keys, counts, means, arrays):
@@ -293,13 +272,3 @@ class Programs:
         """Returns the result of a client's local steps on its own data."""
         batches = self._fetch(data, jnp.int32(0), None, for_batches(keys))
         return self.algorithm.local.run(server, client.local, batches, keys)
-
-
-def _added(total, weight, summand):
-    """Returns a sum with one more summand; integers have weight one, and stay exact."""
-
-    def leaf(one, other):
-        exact = jnp.issubdtype(other.dtype, jnp.integer)
-        return one + (other if exact else weight * other)
-
-    return jax.tree.map(leaf, total, summand)

@@ -6,17 +6,6 @@ Masks of pairs cancel in the sum of all. Until every seed is there, the sum is u
 an attempt that fails before the seeds reveals nothing, and may be made again with new
 keys. Whoever makes the kits draws a key of Ed25519 for each site, and each kit has the
 public keys of all, so that a coordinator cannot put its own keys in their place.
-
->>> import numpy as np
->>> privates, publics = drawn(["a", "b", "c"])
->>> sites = [Identity(name, privates[name], publics) for name in "abc"]
->>> sum_ = Sum("run", round=3, exchange=0, attempt=0, length=2, bits=8)
->>> parties = [Party(sum_, number, one) for number, one in enumerate(sites)]
->>> roster = write_roster({n: one.key() for n, one in enumerate(parties)})
->>> message = np.array([250, 1], np.uint32)
->>> masked = {n: one.masked(roster, "abc", 3, message) for n, one in enumerate(parties)}
->>> total(sum_, masked, {n: one.seed() for n, one in enumerate(parties)}).tolist()
-[238, 3]
 """
 
 import hashlib

@@ -341,8 +341,8 @@ def _kept(part: Part) -> OpenRound | None:
         for name, value in saved.extra.items()
         if name.startswith(ANSWER)
     }
-    state = saved.tree if like else (*[None] * 5, ())
-    return OpenRound(number, *state, asked, answers)
+    state: Any = saved.tree if like else (*[None] * 5, ())
+    return OpenRound(number, *state, asked=asked, answers=answers)
 
 
 def _remembers(programs: Programs) -> bool:
