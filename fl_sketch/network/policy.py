@@ -189,9 +189,7 @@ class Budget:
             known["more"] += not first
             counted = known["last"][0] + 1 + known["more"]
             if self._policy.capped and not self._affordable(counted):
-                msg = (
-                    f"Expected no round {counted}, by the site's own limits on epsilon."
-                )
+                msg = "Expected no more rounds, by the site's own limits on epsilon."
                 raise Refused(msg)
             if self._guarantee:
                 spent = {self._run: self._guarantee.after(counted)}

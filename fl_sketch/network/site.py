@@ -317,7 +317,8 @@ def _keep(part: Part, at: OpenRound) -> None:
     """Writes an open round to the disk, if anything of it is needed after a kill."""
     extra: dict[str, Any] = {ANSWER + name: one for name, one in at.answers.items()}
     extra["asked"] = json.dumps(at.asked).encode()
-    tree = tuple(at[1:7]) if _remembers(part.programs) else ()
+    keys = jax.tree.map(jax.random.key_data, at.keys)
+    tree = tuple(at._replace(keys=keys)[1:7]) if _remembers(part.programs) else ()
     if tree or part.programs.algorithm.mechanism:
         checkpoint.save(part.folder / OPEN, at.number, tree, keep=1, extra=extra)
 
@@ -332,7 +333,8 @@ def _kept(part: Part) -> OpenRound | None:
     asked = tuple(json.loads(asked.tobytes()))
     if _remembers(programs):
         keys = round_keys(part.roots(), 0, part.number)
-        shapes = programs.client, programs.worked, keys, Counts(ONE, ONE, ONE)
+        data = jax.tree.map(jax.random.key_data, keys)
+        shapes = programs.client, programs.worked, data, Counts(ONE, ONE, ONE)
         means = tuple(one.mean for one in programs.exchanges[: len(asked) - 1])
         like = ([*programs.model.leaves], *shapes, means)
     saved = checkpoint.of_round(folder, number, like)
@@ -342,7 +344,15 @@ def _kept(part: Part) -> OpenRound | None:
         if name.startswith(ANSWER)
     }
     state: Any = saved.tree if like else (*[None] * 5, ())
-    return OpenRound(number, *state, asked=asked, answers=answers)
+    at = OpenRound(number, *state, asked=asked, answers=answers)
+    if like:
+        kinds = jax.tree.map(jax.random.key_impl, keys)
+        wrapped = (
+            jax.random.wrap_key_data(one, impl=kind)
+            for one, kind in zip(at.keys, kinds, strict=True)
+        )
+        at = at._replace(keys=Keys(*wrapped))
+    return at
 
 
 def _remembers(programs: Programs) -> bool:

@@ -170,7 +170,6 @@ def asked(tmp_path_factory):
         ({"privacy__unit": "example"}, "privacy.unit"),
         ({"network__graph": "ring"}, "network.graph"),
         ({"privacy__randomness": "seed"}, "randomness=system"),
-        ({"privacy__noise_multiplier": 0.0}, "noise"),
     ],
 )
 def test_a_site_refuses_what_its_owner_does_not_allow(changes, what, asked):
