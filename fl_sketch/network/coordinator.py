@@ -48,11 +48,8 @@ class TooFew(ValueError):
 class Rules(NamedTuple):
     """When a round goes on without a site.
 
-    Attributes:
-      seconds: how long a site has for an answer.
-      smallest: the least number of messages of a round that is released.
-      attempts: how often fewer are asked.
-      pause: seconds between these.
+    A site has some seconds for an answer. A round of fewer than the smallest number of
+    messages is not released, and is asked for so many times, with a pause between them.
     """
 
     seconds: float = 60.0
@@ -96,7 +93,7 @@ class Coordinator:
         before_round: Callable[[], None] = lambda: None,
         say: Callable[[str], None] = print,
     ):
-        """Takes what a run needs of the sites' side.
+        """Takes what a run needs.
 
         Args:
           run, names: the name of the run, and those of the sites by client.
@@ -128,12 +125,6 @@ class Coordinator:
         if ends.exists():
             sites, self._means = json.loads(ends.read_text())
             self._ends = {int(client): number for client, number in sites.items()}
-
-    def join(self, clients: Collection[int], done: int) -> None:
-        """Sends sites the terms of the run, of which so many rounds are done."""
-        terms = Message(Kind.TERMS, self._run, done, 0, 0, self._terms)
-        asked = {one: terms._replace(site=one) for one in clients}
-        self._joined |= {*self._answers(asked, Kind.HELLO)}
 
     def one_round(self, state: State, number: int) -> tuple[State, Report]:
         """Returns the state after a round, and its report along an axis of one."""
@@ -347,7 +338,10 @@ class Coordinator:
         """Returns answers of sites, which join before, or if they began anew."""
         answers, left = {}, dict(sent)
         for _ in range(2):
-            self.join([one for one in left if one not in self._joined], done)
+            missing = [one for one in left if one not in self._joined]
+            terms = Message(Kind.TERMS, self._run, done, 0, 0, self._terms)
+            asked = {one: terms._replace(site=one) for one in missing}
+            self._joined |= {*self._answers(asked, Kind.HELLO)}
             here = {c: one for c, one in left.items() if c in self._joined}
             answers |= self._answers(here, kind)
             left = {c: one for c, one in here.items() if c not in self._joined}

@@ -107,15 +107,8 @@ def split(
 ) -> Splits:
     """Writes a folder for each site with its examples, its site.toml and its identity.
 
-    Files that exist stay as they are.
-
-    Args:
-      config: the config of a run, with a client for each site.
-      folder: where the folders of sites are made.
-      **allows: further keys of each site.toml.
-
-    Returns:
-      The data set, of which the coordinator keeps the test data alone.
+    Files that exist stay as they are. Returns the data set, of which the coordinator
+    keeps the test data alone; `allows` are further keys of each site.toml.
     """
     parse.check(config)
     require_possible(config)
@@ -155,16 +148,7 @@ def terms_of(setup: Setup, names: Sequence[str]) -> dict[str, Any]:
 
 
 def join(allowed: SitePolicy, message: Message, kit: pathlib.Path) -> Part:
-    """Returns the part of a site in a run of these terms.
-
-    Args:
-      allowed: what the owner of the site allows.
-      message: the terms of `terms_of`.
-      kit: the folder with the site's identity.
-
-    Raises:
-      Refused: for terms that the owner of the site does not accept.
-    """
+    """Returns the part of the site of a kit in a run of these terms, or refuses."""
     terms, number = json.loads(str(message.notes["terms"])), message.site
     names, said = tuple(map(str, terms["names"])), ConfigDict(terms["config"])
     identity = secure_sum.read_identity(kit)
@@ -285,11 +269,7 @@ def require_accepted(allowed: SitePolicy, config: ConfigDict) -> None:
 
 
 def needs_model(config: ConfigDict) -> str:
-    """Returns the key of the model of which each site needs a copy; empty: none.
-
-    A site gets what trains. It needs the shape of a pretrained model, and all arrays
-    that do not train.
-    """
+    """Returns the key of the model of which each site needs a copy; empty: none."""
     if pretrained.named(config.model.name):
         return "name"
     partly = config.model.init_from and config.client.trains != ALL_TRAIN

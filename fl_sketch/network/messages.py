@@ -125,12 +125,7 @@ def line(value: Any) -> str:
 
 
 class Layout(NamedTuple):
-    """How arrays become the bytes of a payload, and back.
-
-    Attributes:
-      leaves: their shapes and types.
-      fields: the wire format of each.
-    """
+    """How arrays of some shapes and types become the bytes of a payload, and back."""
 
     leaves: tuple[Any, ...]
     fields: tuple[Field, ...]

@@ -23,13 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
-from nvflare.collab import (  # pyright: ignore[reportMissingImports]
-    CollabRecipe,
-    collab,
-)
-from nvflare.collab.api.exceptions import (  # pyright: ignore[reportMissingImports]
-    CollabCallError,
-)
+from nvflare.collab import CollabRecipe, collab  # pyright: ignore
+from nvflare.collab.api.exceptions import CollabCallError  # pyright: ignore
 
 import fl_sketch
 from fl_sketch.core import files
@@ -275,13 +270,8 @@ def play(
     """Runs a config with a server and sites that are started, in one job or several.
 
     Args:
-      splits: the test data, and the number of classes.
       workdir: the folder of the run, on the server's machine.
       admin: the kit of who may submit runs.
-      names: the names of the sites, in the order of clients.
-
-    Raises:
-      ValueError: in one line, for a run that did not end well.
     """
     job.of_coordinator(config, splits)  # says what a config may not say
     folder = workdir / FOLDER
@@ -320,10 +310,7 @@ def play(
 
 
 def follow(folder: pathlib.Path, handle: Any, say: Callable[[str], None]) -> str:
-    """Prints what a job prints; returns why another one must go on, or "".
-
-    Raises a ValueError in one line for a run that did not end well.
-    """
+    """Prints what a job prints; returns why another one must go on, or ""."""
     rest, place, looked, why = b"", 0, time.monotonic(), ""
     while True:
         status = ""
@@ -381,12 +368,8 @@ class _Job:
 
 def _submitted(workdir: str, admin: pathlib.Path, smallest: int) -> _Job:
     """Submits a job for the server and the sites."""
-    from nvflare.fuel.flare_api.flare_api import (  # pyright: ignore[reportMissingImports]
-        new_secure_session,
-    )
-    from nvflare.recipe.prod_env import (  # pyright: ignore[reportMissingImports]
-        ProdEnv,
-    )
+    from nvflare.fuel.flare_api.flare_api import new_secure_session  # pyright: ignore
+    from nvflare.recipe.prod_env import ProdEnv  # pyright: ignore
 
     server = Coordinating(workdir)
     recipe = Recipe(PROJECT, server=server, client=Taking(), min_clients=smallest)

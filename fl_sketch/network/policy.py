@@ -82,11 +82,7 @@ class SitePolicy(NamedTuple):
 
 
 def read(path: str | os.PathLike) -> SitePolicy:
-    """Returns what a site.toml says; its paths are relative to its folder.
-
-    Raises:
-      FileNotFoundError, ValueError: in one line, for a file that is missing or wrong.
-    """
+    """Returns what a site.toml says; its paths are relative to its folder."""
     place = pathlib.Path(path).resolve()
     try:
         said = tomllib.loads(place.read_text())
@@ -151,12 +147,7 @@ class Budget:
         folder: pathlib.Path,
         guarantee: Guarantee | None,
     ):
-        """Takes the limits, the run's name and folder, and what the run promises.
-
-        Raises:
-          Refused: for a run without noise or of a larger delta where there are limits,
-            and for one that promised something else before.
-        """
+        """Takes the limits, the run's name and folder, and what the run promises."""
         self._policy, self._run, self._path = policy, run, folder / BUDGET
         self._guarantee = guarantee if guarantee and guarantee.private else None
         self._others: Any = None

@@ -48,12 +48,9 @@ class Counts(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """What is sent in one exchange.
+    """What is sent in one exchange: layouts, and shapes of the mean and a summand.
 
-    Attributes:
-      up: the layouts that a client's message may have, one of them in a round.
-      down: the layout of the mean.
-      mean, summand: shapes of the mean, and of what a client adds to the sum.
+    A client's message has one of the layouts in a round.
     """
 
     up: tuple[Layout, ...]
@@ -79,19 +76,11 @@ class Programs:
     server: Server
     client: Client
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        params: Tree,
-        batches: Any,
-        fetch: Fetch,
-        traffic: Traffic,
-    ):
-        """Takes shapes of the model and of a client's batches in a round.
+    def __init__(self, algorithm: Algorithm, params: Tree, batches: Any, fetch: Fetch,
+                 traffic: Traffic):  # fmt: skip
+        """Takes shapes of the model and of a client's batches, and a client's traffic.
 
-        Args:
-          fetch: how a site draws batches, as `engine.make_round` has it.
-          traffic: what one client sends and receives.
+        Batches are drawn by `fetch`, as `engine.make_round` has it.
         """
         self.algorithm, self._fetch = algorithm, fetch
         start = jax.eval_shape(lambda p: initial_server(algorithm, p), params)

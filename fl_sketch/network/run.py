@@ -51,21 +51,13 @@ def run(
     """Runs a config with sites, from where an earlier run in the folder was stopped.
 
     Args:
-      config: a config as `configs/default.py` has it; a client is a site.
       splits: the test data, and the number of classes.
-      workdir: the folder of the run.
-      send: `(message for each client, seconds) -> answers`, see `coordinator.Send`.
       names: the names of the sites, in the order of clients.
-      rules: when a round goes on without a site.
-      before_round: is called before anything of a round is sent; may raise.
-      listeners: who is told of rows, and prints lines.
+      before_round: is called before anything of a round is released; may raise.
 
     Returns:
       The contents of summary.json.
 
-    Raises:
-      ValueError, TypeError: in one line, for what a config may not say.
-      TooFew: if too few sites answer.
     """
     setup = job.of_coordinator(config, splits)
     place = files.writable_folder(workdir)
@@ -144,10 +136,7 @@ def in_one_process(
     rules: Rules = Rules(),  # noqa: B008 - immutable
     listeners: Listeners = Listeners(),  # noqa: B008 - immutable
 ) -> dict[str, Any]:
-    """Splits a data set among folders of sites, and plays the sites in this process.
-
-    The arguments, and what is returned and raised, are those of `run`.
-    """
+    """Splits a data set among folders of sites, and runs with them in this process."""
     folder = workdir / FOLDER / "sites"
     splits = job.split(config, data_dir, folder, names)
     sites = [site_of(folder / name, listeners.say) for name in names]

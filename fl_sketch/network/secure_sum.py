@@ -82,17 +82,10 @@ class Party:
     def masked(
         self, roster: bytes, names: Sequence[str], smallest: int, numbers: np.ndarray
     ) -> bytes:
-        """Returns a message under masks, for one roster.
+        """Returns unsigned integers under masks, for one roster of so many sites.
 
-        Args:
-          roster: the keys of all sites of the sum, of `write_roster`.
-          names: the names of sites by number, all of whose keys are known.
-          smallest: the fewest sites that may be in the sum.
-          numbers: unsigned integers below 2^bits.
-
-        Raises:
-          ValueError: for a second roster, one without this site or with too few sites,
-            and for a key that its site did not sign for this sum.
+        Raises a ValueError for a second roster, one without this site or with too few
+        sites, and for a key that its site did not sign for this sum.
         """
         x25519, ed25519 = _cryptography()
         pair, self._pair = self._pair, None  # of two, the difference would show
@@ -201,7 +194,6 @@ def _lowest(bits: int) -> np.uint32:
 
 
 def _cryptography() -> tuple[Any, Any]:
-    """Returns the modules for keys of masks and of signatures."""
     try:
         from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
     except ImportError:

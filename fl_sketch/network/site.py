@@ -28,7 +28,7 @@ from fl_sketch.engine.round import initial_server
 from fl_sketch.network import messages, secure_sum
 from fl_sketch.network.messages import Kind, Message
 from fl_sketch.network.policy import Budget, Refused
-from fl_sketch.network.programs import ONE, Counts, Programs
+from fl_sketch.network.programs import Counts, Programs
 from fl_sketch.network.secure_sum import Identity, Party, Sum
 from fl_sketch.workdir import checkpoint
 
@@ -76,7 +76,6 @@ class OpenRound(NamedTuple):
     client: Client
     work: Work
     keys: Keys
-    counts: Counts
     means: tuple[Any, ...]
     asked: tuple[str, ...]
     answers: Mapping[str, bytes]
@@ -86,15 +85,11 @@ class Site:
     """Answers messages."""
 
     def __init__(
-        self,
-        join: Callable[[Message], Part],
-        say: Callable[[str], None] = print,
+        self, join: Callable[[Message], Part], say: Callable[[str], None] = print
     ):
-        """Takes what makes a part of the terms of a run.
+        """Takes what makes a part of the terms of a run, or raises `Refused`.
 
-        Args:
-          join: `(terms) -> Part`; raises `Refused` for what the owner does not allow.
-          say: prints a line of the site's own log.
+        The site's own log gets the lines that it says.
         """
         self._join, self._say = join, say
         self._part: Part | None = None
@@ -113,7 +108,8 @@ class Site:
             try:
                 most = len(data)
                 if part:
-                    most = max(part.programs.longest[1], self._roster(part))
+                    roster = secure_sum.ENTRY * len(part.names)
+                    most = max(part.programs.longest[1], roster)
                 message = messages.read(data, most)
                 if message.kind == Kind.TERMS:
                     return messages.pack(self._joined(message))
@@ -139,10 +135,6 @@ class Site:
         run, number = (part.run, part.number) if part else ("", 0)
         notes = {"reason": reason, "code": code}
         return messages.pack(Message(Kind.REFUSED, run, site=number, notes=notes))
-
-    @staticmethod
-    def _roster(part: Part) -> int:
-        return secure_sum.ENTRY * len(part.names) if part.programs.masked else 0
 
     def _joined(self, message: Message) -> Message:
         """Takes the terms of a run; goes on in its open round, if there is one."""
@@ -211,11 +203,11 @@ class Site:
             server, client = programs.with_model(leaves, number), _state(part)
             client = client or initial_server(programs.algorithm, server.params)[1]
             work = programs.work(server, client, part.data, keys)
-            state = leaves, client, work, keys, counts, means
+            state = leaves, client, work, keys, means
             at = OpenRound(number, *state, (question,), answers)
         assert at
         asked = (*before, question)
-        at = at._replace(means=means, counts=counts, asked=asked)
+        at = at._replace(means=means, asked=asked)
         server = programs.with_model(at.model, number)
         known = server, at.client, at.work, at.keys, counts, means
         which, codes = programs.send(exchange, *known, noise)
@@ -318,7 +310,7 @@ def _keep(part: Part, at: OpenRound) -> None:
     extra: dict[str, Any] = {ANSWER + name: one for name, one in at.answers.items()}
     extra["asked"] = json.dumps(at.asked).encode()
     keys = jax.tree.map(jax.random.key_data, at.keys)
-    tree = tuple(at._replace(keys=keys)[1:7]) if _remembers(part.programs) else ()
+    tree = tuple(at._replace(keys=keys)[1:6]) if _remembers(part.programs) else ()
     if tree or part.programs.algorithm.mechanism:
         checkpoint.save(part.folder / OPEN, at.number, tree, keep=1, extra=extra)
 
@@ -334,7 +326,7 @@ def _kept(part: Part) -> OpenRound | None:
     if _remembers(programs):
         keys = round_keys(part.roots(), 0, part.number)
         data = jax.tree.map(jax.random.key_data, keys)
-        shapes = programs.client, programs.worked, data, Counts(ONE, ONE, ONE)
+        shapes = programs.client, programs.worked, data
         means = tuple(one.mean for one in programs.exchanges[: len(asked) - 1])
         like = ([*programs.model.leaves], *shapes, means)
     saved = checkpoint.of_round(folder, number, like)
@@ -343,7 +335,7 @@ def _kept(part: Part) -> OpenRound | None:
         for name, value in saved.extra.items()
         if name.startswith(ANSWER)
     }
-    state: Any = saved.tree if like else (*[None] * 5, ())
+    state: Any = saved.tree if like else (*[None] * 4, ())
     at = OpenRound(number, *state, asked=asked, answers=answers)
     if like:
         kinds = jax.tree.map(jax.random.key_impl, keys)

@@ -98,9 +98,8 @@ def test_sites_keep_their_limits_and_count_what_they_answered(tmp_path):
     rows = table_in(tmp_path / "network")
     answered = "simulator_only_answered"
     assert int(rows[-1][answered]) == 4 * 5 + 2 * 4
-    everyone = np.loadtxt(
-        tmp_path / "network" / "participation.csv", delimiter=",", skiprows=1
-    )
+    path = tmp_path / "network" / "simulator_only_participation.csv"
+    everyone = np.loadtxt(path, delimiter=",", skiprows=1)
     assert everyone[:, 1].tolist() == [6] * 5  # it was asked, and said no
     assert everyone[:, 2].tolist() == [4, 6, 6, 6, 6]
 
@@ -140,15 +139,18 @@ class Asked:
 
     def join(self, site=0, run="a" * 32, allows=None, **changes):
         allowed = policy.read(self.kit / policy.FILE)._replace(**allows or {})
-        config = json.loads(self.terms["config"])
+        message = self.message(site, run, **changes)
+        return job.join(allowed, message, self.kit)
+
+    def message(self, site=0, run="a" * 32, said=None, **changes):
+        terms = json.loads(self.terms["terms"]) | (said or {})
         for key, value in changes.items():
             *groups, name = key.split("__")
-            place = config
+            place = terms["config"]
             for group in groups:
                 place = place[group]
             place[name] = value
-        terms = self.terms | {"config": json.dumps(config)}
-        return job.join(allowed, Message(Kind.TERMS, run, 0, 0, site, terms), self.kit)
+        return Message(Kind.TERMS, run, 0, 0, site, {"terms": json.dumps(terms)})
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +163,7 @@ def asked(tmp_path_factory):
     ("changes", "what"),
     [
         ({"site": 1}, "this site"),
+        ({"run": ""}, "this site"),
         ({"site": 7}, "this site"),
         ({"data__clients": 4}, "one for each client"),
         ({"algorithm": "mine.py:method"}, "no file"),
@@ -183,16 +186,15 @@ def test_a_site_refuses_what_its_owner_does_not_allow(changes, what, asked):
 def test_a_site_says_nothing_of_its_data(asked):
     """Reasons that depend on them stay in its own log, or name no number."""
     site = asked.hospitals.sites[0]
-    for key, value in {"classes": 5, "inputs": '["float32", 8, 8, 3]'}.items():
-        terms = asked.terms | {key: value}
-        message = messages.pack(Message(Kind.TERMS, "a" * 32, 0, 0, 0, terms))
+    for said in ({"classes": 5}, {"shapes": [["float32", 8, 8, 3], ["int32"]]}):
+        message = messages.pack(asked.message(said=said))
         reason = messages.read(site.receive(message), 0).notes["reason"]
         assert "got others" in reason
         assert str(asked.kit) not in reason and "10" not in reason
     path = asked.kit / job.DATA
     whole = path.read_bytes()
     path.write_bytes(whole[:-30])
-    message = messages.pack(Message(Kind.TERMS, "a" * 32, 0, 0, 0, asked.terms))
+    message = messages.pack(asked.message())
     reason = messages.read(site.receive(message), 0).notes["reason"]
     path.write_bytes(whole)
     assert reason.endswith("the reason is in the site's own log")
