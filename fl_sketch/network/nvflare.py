@@ -25,6 +25,9 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 from nvflare.collab import CollabRecipe, collab  # pyright: ignore
 from nvflare.collab.api.exceptions import CollabCallError  # pyright: ignore
+from nvflare.fuel.flare_api import api_spec  # pyright: ignore
+from nvflare.fuel.flare_api.flare_api import new_secure_session  # pyright: ignore
+from nvflare.recipe.prod_env import ProdEnv  # pyright: ignore
 
 import fl_sketch
 from fl_sketch.core import files
@@ -343,39 +346,44 @@ def follow(folder: pathlib.Path, handle: Any, say: Callable[[str], None]) -> str
 
 
 class _Job:
-    """A job that was submitted."""
+    """A job that was submitted, of which a server is asked that may be busy."""
 
-    def __init__(self, session: Any, number: str):
-        self._session, self._number = session, number
+    def __init__(self, admin: pathlib.Path, number: str):
+        self._admin, self._number = admin, number
+
+    def _ask(self, command: Callable[[Any], Any], unknown: Any) -> Any:
+        silent = ConnectionError, api_spec.NoReply, api_spec.NoClientsAvailable
+        try:
+            session = new_secure_session(self._admin.name, str(self._admin))
+            try:
+                return command(session)
+            finally:
+                session.close()
+        except (*silent, api_spec.InternalError, api_spec.SessionClosed):
+            return unknown
 
     def status(self) -> str:
-        return str(self._session.get_job_status(self._number))
+        return str(self._ask(lambda one: one.get_job_status(self._number), ""))
 
     def abort(self) -> None:
-        self._session.abort_job(self._number)
+        self._ask(lambda one: one.abort_job(self._number), None)
 
     def without(self, sites: Sequence[str]) -> list[str]:
-        connected = [one.name for one in self._session.get_system_info().client_info]
-        asked = [one for one in sites if one in connected]
-        rows = self._session.get_client_job_status(asked) or [] if asked else []
-        replied = {one.get("client_name") or one.get("client"): one for one in rows}
-        return [
-            name
-            for name, one in replied.items()
-            if name in asked and one.get("job_id") != self._number
-        ]
+        def rows(session) -> list[dict]:
+            here = {one.name for one in session.get_system_info().client_info}
+            asked = [one for one in sites if one in here]
+            return (asked and session.get_client_job_status(asked)) or []
+
+        idle = [one for one in self._ask(rows, []) if one["status"] == "no_jobs"]
+        return sorted({one["client_name"] for one in idle} & {*sites})
 
 
 def _submitted(workdir: str, admin: pathlib.Path, smallest: int) -> _Job:
     """Submits a job for the server and the sites."""
-    from nvflare.fuel.flare_api.flare_api import new_secure_session  # pyright: ignore
-    from nvflare.recipe.prod_env import ProdEnv  # pyright: ignore
-
-    server = Coordinating(workdir)
-    recipe = Recipe(PROJECT, server=server, client=Taking(), min_clients=smallest)
+    server, site = Coordinating(workdir), Taking()
+    recipe = Recipe(PROJECT, server=server, client=site, min_clients=smallest)
     env = ProdEnv(str(admin), login_timeout=60.0, username=admin.name)
-    number = _quietly(recipe.execute, env).get_job_id()
-    return _Job(_quietly(new_secure_session, admin.name, str(admin)), number)
+    return _Job(admin, _quietly(recipe.execute, env).get_job_id())
 
 
 def _quietly(function: Callable, *arguments: Any) -> Any:
