@@ -372,7 +372,7 @@ class _Job:
         def rows(session) -> list[dict]:
             here = {one.name for one in session.get_system_info().client_info}
             asked = [one for one in sites if one in here]
-            return (asked and session.get_client_job_status(asked)) or []
+            return session.get_client_job_status(asked) or [] if asked else []
 
         idle = [one for one in self._ask(rows, []) if one["status"] == "no_jobs"]
         return sorted({one["client_name"] for one in idle} & {*sites})

@@ -7,8 +7,7 @@ import pytest
 
 from fl_sketch.network import job, messages, policy
 from fl_sketch.network.messages import Kind, Message
-from fl_sketch.network.policy import Refused, SitePolicy
-from fl_sketch.network.run import in_one_process
+from fl_sketch.network.policy import Refused
 from fl_sketch.run import run
 from fl_sketch.workdir import odometer, release
 from tests import pretrained
@@ -102,29 +101,6 @@ def test_sites_keep_their_limits_and_count_what_they_answered(tmp_path):
     everyone = np.loadtxt(path, delimiter=",", skiprows=1)
     assert everyone[:, 1].tolist() == [6] * 5  # it was asked, and said no
     assert everyone[:, 2].tolist() == [4, 6, 6, 6, 6]
-
-
-@pytest.mark.slow
-def test_a_site_that_was_away_is_not_counted_as_asked(tmp_path):
-    hospitals = Hospitals(tmp_path, five())
-    hospitals.change = lambda client, answer: None if client == 1 else answer
-    hospitals.run(tmp_path / "network")
-    found = np.loadtxt(
-        tmp_path / "network" / "participation.csv", delimiter=",", skiprows=1
-    )
-    assert found[1, 1:].tolist() == [0, 0, 0, 0]
-    assert found[0, 1] == 6 and found[0, 4] > 0
-
-
-@pytest.mark.slow
-def test_noise_of_sites_is_their_own_secret(tmp_path):
-    """Two runs of one config differ, and no file of the coordinator has it."""
-    config = five(**INTEGERS, rounds=2)
-    for name in ("one", "two"):
-        in_one_process(config, tmp_path / name, names=[f"s{n}" for n in range(5)])
-    assert furthest(tmp_path / "one", tmp_path / "two") > 1e-3
-    text = json.loads((tmp_path / "one" / "summary.json").read_text())
-    assert text["randomness"] == "system"
 
 
 class Asked:
@@ -261,4 +237,3 @@ def test_sites_fine_tune_a_part_of_their_own_copies_of_a_model(tmp_path):
     hospitals.run(tmp_path / "again")
     assert any("hospital_1" in x and "frozen arrays" in x for x in hospitals.lines)
     assert any("hospital_2" in x and "site.toml" in x for x in hospitals.lines)
-    assert SitePolicy._field_defaults["model"] is None

@@ -120,24 +120,6 @@ def test_the_same_question_gets_the_same_answer_at_no_cost(tmp_path, programs):
     assert one.counted == 3
 
 
-def test_an_answer_that_was_counted_and_lost_is_counted_again(
-    tmp_path, programs, monkeypatch
-):
-    one = Owned(tmp_path, programs["own"])
-
-    def dies(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr("fl_sketch.network.site._keep", dies)
-        with pytest.raises(KeyboardInterrupt):
-            one.model()
-    assert one.counted == 1
-    one.restart()
-    one.model()
-    assert one.counted == 2
-
-
 def test_noise_is_never_the_same_in_two_releases(tmp_path, programs):
     """Not even of sites whose folders are copies of each other."""
     seen = set()
