@@ -26,9 +26,8 @@ def iterative_sketching(
     is a client's whole data gives the paper's gradient steps, a part of it the
     stochastic ones of Algorithm 2. The theorems for K steps have server_rate=1.
 
-    The server's step does not read the model. `replay` computes it from the mean
-    messages alone, as clients do with `--config.download=messages`. `network.graph`
-    needs no server.
+    The server's step does not read the model: clients compute it from the mean messages
+    alone with `--config.download=messages`. `network.graph` needs no server.
 
     Reference: Song et al., Algorithm 1.
     """

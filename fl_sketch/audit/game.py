@@ -12,20 +12,11 @@ outputs are common. So the game is judged at the delta where the attacker does b
 claim that is broken there shows that the mechanism is not what the accountant counted,
 and leaves the plan's claims at other deltas without a proof.
 
-There are two scores, and a third of remainders. The linear one weighs the releases by
-the inverse of their covariance: if several releases share noise, it finds the
-combination without noise. The other is the likelihood ratio of Gaussian releases in
-which the canary takes part by chance. The third is for sums of integers, whose
-remainders must be uniform in both worlds: the likelihood ratio by how often each was
-seen. The one that does best on runs that are not counted is used.
-
->>> import numpy as np
->>> rng = np.random.default_rng(0)
->>> absent, present = rng.normal(size=(2, 4000))
->>> lower_bound(absent, present, delta=0.1)  # the worlds are the same
-0.0
->>> 2 < lower_bound(absent, present + 2, delta=0.1) < 3.81  # the truth
-True
+There are two scores. The linear one is Fisher's discriminant: it weighs the releases by
+the inverse of their covariance, and if several share noise, it finds the combination
+without noise. The other is the likelihood ratio of Gaussian releases in which the
+canary takes part by chance. The one that does best on runs that are not counted is
+used.
 
 Reference: Nasr et al. (2023), Tight Auditing of Differentially Private Machine
 Learning, which also looks at the whole trade-off between both errors.
@@ -34,7 +25,7 @@ Learning, which also looks at the whole trade-off between both errors.
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent import futures
 from typing import NamedTuple
 
@@ -113,7 +104,6 @@ def play(
     key: Key | Roots,
     rate: float = 1.0,
     mirrored: bool = False,
-    remainders: Sequence[int] = (),
     confidence: float = 0.95,
     what: str = "game",
 ) -> Found:
@@ -128,7 +118,6 @@ def play(
       rate: the probability that the canary takes part in a round.
       mirrored: whether the world without the canary has its mirror image, with the same
         probability, and not the same participants in every round.
-      remainders: which of the numbers of a round are remainders, small integers.
       confidence: the confidence in the bound.
       what: the game in words, for the result.
 
@@ -151,39 +140,29 @@ def play(
         return [np.concatenate(results[world::2]) for world in (0, 1)]
 
     learn, choose, count = PARTS
-    absent, present = worlds(0, learn)
-    scores_of = _attacker(absent, present, remainders, rate=rate, mirrored=mirrored)
-    deltas, claims = _claims(claim, delta)
-    pilot = worlds(learn, choose, scores_of)
-    event, judged = _best(pilot, deltas, claims)
-    counted = worlds(learn + choose, count, scores_of)
-    size, at = len(counted[0]), deltas[judged]
+    scores_of = _attacker(*worlds(0, learn), rate=rate, mirrored=mirrored)
+    every = [delta]
+    while every[-1] < 0.1:
+        every.append(every[-1] * 10**0.5)
+    deltas, claims = np.array(every), np.array([claim(one) for one in every])
+    kept = claims >= LEAST_CLAIM * claims[0]  # others are too small to be of interest
+    deltas, claims = deltas[kept], claims[kept]
+    event, judged = _best(worlds(learn, choose, scores_of), deltas, claims)
+    counted, at = worlds(learn + choose, count, scores_of), float(deltas[judged])
+    scores = [event.sign * world[:, event.score] for world in counted]
+    likely_first = scores if event.swapped else scores[::-1]
+    hits = [np.sum(world > event.threshold) for world in likely_first]
+    sizes = len(counted[0]), len(counted[1])
     return Found(
         what,
         float(claims[judged]),
-        float(at),
-        _bound(counted, event, at, confidence),
+        at,
+        _log_ratio(hits, sizes, at, confidence).item(),
         confidence,
         blocks * MULTIPLE,
-        _log_ratio((size, 0), (size, size), at, confidence).item(),
+        _log_ratio((sizes[0], 0), sizes, at, confidence).item(),
         time.perf_counter() - begin,
     )
-
-
-def lower_bound(
-    absent: np.ndarray, present: np.ndarray, *, delta: float, confidence: float = 0.95
-) -> float:
-    """Returns a lower bound on epsilon from the scores of runs in two worlds.
-
-    (epsilon, delta) privacy means P(A | one) <= e^epsilon P(A | other) + delta for
-    every event A, both ways. The event, a score beyond a threshold, is chosen on the
-    first half of the runs and counted on the second.
-    """
-    validate.in_range(0, 1, delta=delta, confidence=confidence)
-    halves = [np.array_split(scores[:, None], 2) for scores in (absent, present)]
-    first, second = zip(*halves, strict=True)
-    event, _ = _best(first, np.array([delta]), np.ones(1))
-    return _bound(second, event, delta, confidence)
 
 
 def clopper_pearson(hits, count, alpha: float) -> tuple[np.ndarray, np.ndarray]:
@@ -227,57 +206,9 @@ def _keys_of_block(key: Key, number: jax.Array, present: jax.Array) -> Key:
 
 
 def _attacker(
-    absent: np.ndarray,
-    present: np.ndarray,
-    remainders: Sequence[int],
-    *,
-    rate: float,
-    mirrored: bool,
-) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns `(releases [runs, rounds, numbers]) -> scores [runs, 2 or 3]`."""
-    low = [*remainders]
-    plain = np.setdiff1d(np.arange(absent.shape[2]), low)
-    numbers = (absent[:, :, plain], present[:, :, plain])
-    by_size = _by_size(*numbers, rate=rate, mirrored=mirrored)
-    if not low:
-        return by_size
-    by_remainder = _by_remainder(absent[:, :, low], present[:, :, low])
-
-    def scores_of(releases):
-        others = by_remainder(releases[:, :, low])[:, None]
-        return np.concatenate([by_size(releases[:, :, plain]), others], axis=1)
-
-    return scores_of
-
-
-def _by_remainder(
-    absent: np.ndarray, present: np.ndarray
-) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns `(remainders) -> scores [runs]`, sums over rounds and numbers.
-
-    A score is the logarithm of how often such a remainder was in one world over the
-    other.
-    """
-    most = int(max(absent.max(), present.max())) + 1
-    worlds = [
-        np.stack([np.mean(world == value, axis=0) for value in range(most)])
-        for world in (absent, present)
-    ]
-    fewest = 1 / len(absent)
-    log_ratio = np.log((worlds[1] + fewest) / (worlds[0] + fewest))
-    at = np.indices(absent.shape[1:])
-
-    def scores_of(remainders):
-        seen = np.minimum(remainders.astype(int), most - 1)
-        return log_ratio[seen, at[0], at[1]].sum(axis=(1, 2))
-
-    return scores_of
-
-
-def _by_size(
     absent: np.ndarray, present: np.ndarray, *, rate: float, mirrored: bool
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns `(releases) -> scores [runs, 2]`.
+    """Returns `(releases [runs, rounds, numbers]) -> scores [runs, 2]`.
 
     The first score is the linear one. The second is a sum over rounds. A round with
     releases y of covariance S, moved by m if the canary takes part, adds `log(1 - q + q
@@ -300,21 +231,20 @@ def _by_size(
         weights /= np.maximum(1 - moved, 0.05)[:, None]
         lengths = np.sum(weights * shift, axis=1)
 
+    def mixture(log_ratio):
+        if rate >= 1:
+            return log_ratio
+        return np.logaddexp(math.log1p(-rate), math.log(rate) + log_ratio)
+
     def scores_of(releases):
         straight = np.einsum("nrf,rf->n", releases - centre, linear)
         along = np.einsum("nrf,rf->nr", releases - origin, weights)
-        ratio = _mixture(along - lengths / 2, rate)
+        ratio = mixture(along - lengths / 2)
         if mirrored:
-            ratio -= _mixture(-along - lengths / 2, rate)
+            ratio -= mixture(-along - lengths / 2)
         return np.stack([straight, ratio.sum(axis=1)], axis=1)
 
     return scores_of
-
-
-def _mixture(log_ratio: np.ndarray, rate: float) -> np.ndarray:
-    if rate >= 1:
-        return log_ratio
-    return np.logaddexp(math.log1p(-rate), math.log(rate) + log_ratio)
 
 
 def _solved(centred: np.ndarray, vector: np.ndarray) -> np.ndarray:
@@ -326,21 +256,6 @@ def _solved(centred: np.ndarray, vector: np.ndarray) -> np.ndarray:
     return np.linalg.solve(ridged, vector / scale) / scale
 
 
-def _claims(
-    claim: Callable[[float], float], delta: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the deltas at which the game may be judged, and what is claimed there.
-
-    They grow from the smallest as long as the claim is not too small to be of interest.
-    """
-    deltas, claims = [delta], [claim(delta)]
-    while deltas[-1] < 0.1:
-        deltas.append(deltas[-1] * 10**0.5)
-        claims.append(claim(deltas[-1]))
-    kept = np.array(claims) >= LEAST_CLAIM * claims[0]
-    return np.array(deltas)[kept], np.array(claims)[kept]
-
-
 def _best(scores, deltas: np.ndarray, claims: np.ndarray) -> tuple[Event, int]:
     """Returns the event and the number of the delta with the largest bound over claim.
 
@@ -348,9 +263,10 @@ def _best(scores, deltas: np.ndarray, claims: np.ndarray) -> tuple[Event, int]:
     alone give it away.
     """
     candidates = []
+    ranks = np.unique(np.geomspace(1, len(scores[0]), RANKS).astype(int))
     for number, sign in itertools.product(range(scores[0].shape[1]), (1, -1)):
         worlds = [np.sort(sign * world[:, number]) for world in scores]
-        thresholds = np.concatenate([_ranked(world) for world in worlds])
+        thresholds = np.concatenate([world[-ranks] for world in worlds])
         hits = [w.size - np.searchsorted(w, thresholds, side="right") for w in worlds]
         sizes = [world.size for world in worlds]
         for swapped in (False, True):
@@ -364,21 +280,12 @@ def _best(scores, deltas: np.ndarray, claims: np.ndarray) -> tuple[Event, int]:
     return event, judged
 
 
-def _ranked(ascending: np.ndarray) -> np.ndarray:
-    ranks = np.unique(np.geomspace(1, ascending.size, RANKS).astype(int))
-    return ascending[-ranks]
-
-
-def _bound(scores, event: Event, delta: float, confidence: float) -> float:
-    worlds = [event.sign * world[:, event.score] for world in scores]
-    likely_first = worlds if event.swapped else worlds[::-1]
-    hits = [np.sum(world > event.threshold) for world in likely_first]
-    sizes = [world.size for world in likely_first]
-    return _log_ratio(hits, sizes, delta, confidence).item()
-
-
 def _log_ratio(hits, sizes, delta, confidence: float) -> np.ndarray:
-    """Returns the bound that hits in two worlds prove, the likely world first; or 0."""
+    """Returns the bound that hits in two worlds prove, the likely world first; or 0.
+
+    (epsilon, delta) privacy means P(A | one) <= e^epsilon P(A | other) + delta for
+    every event A, both ways.
+    """
     alpha = (1 - confidence) / 2  # both sides may fail
     low = clopper_pearson(hits[0], sizes[0], alpha)[0] - delta
     high = clopper_pearson(hits[1], sizes[1], alpha)[1]

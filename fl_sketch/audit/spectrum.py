@@ -86,26 +86,22 @@ def of_loss(
     tridiagonal = decomp.tridiag_sym(steps, reortho="full", materialize=True)
 
     def of_probe(key):
-        probe = jax.random.rademacher(key, (d,), jnp.float32)
-        lanczos = tridiagonal(product, probe)
-        return _up_to_breakdown(lanczos.Q_tall, lanczos.J_small)  # pyright: ignore[reportArgumentType]
+        """Returns a probe's matrix, with zeros after a breakdown.
+
+        Once the products span all that the probe can reach, the rest of the next one is
+        rounding, and no longer orthogonal to the others. That happens early for a
+        Hessian of low rank. Rows after that mean nothing; as zeros they have no weight.
+        """
+        lanczos = tridiagonal(product, jax.random.rademacher(key, (d,), jnp.float32))
+        basis = lanczos.Q_tall
+        overlap = jnp.abs(jnp.triu(basis @ basis.T, 1)).max(axis=0)  # with those before
+        alive = jnp.cumprod(overlap < ORTHOGONAL).astype(bool)
+        return jnp.where(alive & alive[:, None], lanczos.J_small, 0)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     over = functools.partial(jax.lax.map, of_probe)
     if mesh is not None:
         over = engine.on_all(of_probe, mesh)
     return Spectrum(over(jax.random.split(key, probes)), d)
-
-
-def _up_to_breakdown(basis: jax.Array, tridiagonal: jax.Array) -> jax.Array:
-    """Returns the matrix with zeros after a breakdown.
-
-    Once the products span all that the probe can reach, the rest of the next one is
-    rounding, and no longer orthogonal to the others. That happens early for a Hessian
-    of low rank. Rows after that mean nothing; as zeros they have no weight.
-    """
-    overlap = jnp.abs(jnp.triu(basis @ basis.T, 1)).max(axis=0)  # with those before
-    alive = jnp.cumprod(overlap < ORTHOGONAL).astype(bool)
-    return jnp.where(alive & alive[:, None], tridiagonal, 0)
 
 
 def hessian_product(
@@ -115,7 +111,6 @@ def hessian_product(
 
     It differentiates forwards through the gradient. The backward pass of a convolution,
     which is expensive on a CPU, is then computed once, and never differentiated.
-    Arguments are those of `of_loss`.
     """
     vector, unravel = ravel_pytree(params)
     count = jax.tree.leaves(batches)[0].shape[0]
@@ -152,7 +147,7 @@ def rules(spectrum: Spectrum) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def largest(spectrum: Spectrum) -> float:
-    """Returns the largest absolute eigenvalue that any probe of `spectrum` saw."""
+    """Returns the largest absolute eigenvalue that any probe saw."""
     return float(np.abs(rule(spectrum)[0]).max())
 
 
@@ -175,14 +170,34 @@ def intrinsic_dimensions(spectrum: Spectrum) -> np.ndarray:
 def bounds(spectrum: Spectrum) -> tuple[float, float]:
     """Returns the least and the largest possible intrinsic dimension.
 
-    They are for the mean over the probes of a `spectrum`: more steps bring them nearer,
-    more probes do not. A spectrum with the moments that a probe has seen, and no more
-    nodes than needed, follows from one node between two neighbours of a rule. The
-    extremes of `sum |lambda|` are among these, the least with a node at zero.
+    They are for the mean over the probes: more steps bring them nearer, more probes do
+    not. A spectrum with the moments that a probe has seen, and no more nodes than
+    needed, follows from one node between two neighbours of a rule. The extremes of `sum
+    |lambda|` are among these, the least with a node at zero.
     """
     extremes = [_extremes(np.asarray(one, float)) for one in spectrum.tridiagonal]
     least, most = spectrum.d * np.mean(extremes, axis=0) / largest(spectrum)
     return float(least), float(most)
+
+
+def share_near_zero(spectrum: Spectrum, *, within: float = 0.01) -> float:
+    """Returns the fraction of eigenvalues below `within` of the largest, in size."""
+    edge = within * largest(spectrum)
+    parts = [
+        (weights * (np.abs(values) < edge)).sum(axis=1)
+        for values, weights in rules(spectrum)
+    ]
+    return float(np.mean(parts))
+
+
+def density(spectrum: Spectrum, at: np.ndarray, *, width: float) -> np.ndarray:
+    """Returns the density of eigenvalues at the values `at`, shape=(n,).
+
+    Each eigenvalue is widened to a Gaussian of standard deviation `width`.
+    """
+    values, weights = rule(spectrum)
+    bells = np.exp(-(((at[:, None] - values.ravel()) / width) ** 2) / 2)
+    return bells @ weights.ravel() / (len(values) * width * (2 * np.pi) ** 0.5)
 
 
 def _extremes(tridiagonal: np.ndarray) -> tuple[float, float]:
@@ -224,23 +239,3 @@ def _eigen(diagonal: np.ndarray, off_diagonal: np.ndarray):
 
 def _mean_of_sizes(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return (np.abs(values) * weights).sum(axis=-1)
-
-
-def share_near_zero(spectrum: Spectrum, *, within: float = 0.01) -> float:
-    """Returns the fraction of eigenvalues below `within` of the largest, in size."""
-    edge = within * largest(spectrum)
-    parts = [
-        (weights * (np.abs(values) < edge)).sum(axis=1)
-        for values, weights in rules(spectrum)
-    ]
-    return float(np.mean(parts))
-
-
-def density(spectrum: Spectrum, at: np.ndarray, *, width: float) -> np.ndarray:
-    """Returns the density of eigenvalues at the values `at`, shape=(n,).
-
-    Each eigenvalue is widened to a Gaussian of standard deviation `width`.
-    """
-    values, weights = rule(spectrum)
-    bells = np.exp(-(((at[:, None] - values.ravel()) / width) ** 2) / 2)
-    return bells @ weights.ravel() / (len(values) * width * (2 * np.pi) ** 0.5)

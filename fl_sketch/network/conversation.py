@@ -280,10 +280,10 @@ class Conversation:
 
     def _encoded(self, exchange: int, yielded, server, work, keys) -> Any:
         """Returns what a client adds to the sum, of a message of floats."""
+        del work
         message, mechanism = player.message(yielded), self.algorithm.mechanism
         if mechanism is None:
             return message
-        message = mechanism.told(exchange, message, work.diagnostics)
         return mechanism.encode(server.guard, exchange, message, keys).summand
 
     def _round(self, server: Server, counts: Counts) -> Round:

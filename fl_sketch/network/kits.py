@@ -31,7 +31,7 @@ epsilon_in_a_run = 0.0   # the most that one run may spend; 0: no limit
 epsilon_in_all = 0.0     # the most that all runs together may spend; 0: no limit
 delta = 1e-5             # the largest delta of these
 # privacy.noise that it accepts; with central the coordinator sees plain messages
-noises = ["central", "distributed", "skellam", "discrete_gaussian"]
+noises = ["central", "skellam"]
 # cohort.sampling that it accepts; the coordinator knows the cohorts of the first two
 samplings = ["poisson", "fixed", "everyone"]
 smallest_sum = 2         # the fewest sites in a masked sum; more if some may collude

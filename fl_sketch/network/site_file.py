@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fl_sketch.core import validate
+from fl_sketch.privacy.accounting import SAMPLINGS
 from fl_sketch.privacy.lattice import KINDS
-from fl_sketch.privacy.plans import SAMPLINGS
 
 FILE = "site.toml"
 TELLS = ("size", "measured")
-NOISES = ("central", "distributed", *KINDS)
+NOISES = ("central", *KINDS)
 TABLE = "files"
 
 

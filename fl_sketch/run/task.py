@@ -188,7 +188,6 @@ def facts_of(setup: Setup) -> dict[str, Any]:
         "client_state": setup.bank if row else None,
         "kept_updates": _kept_updates(setup),
         "seed": config.seed,
-        "noised": list(setup.noised),
         "metrics": list(setup.metrics),
         **_protection(setup),
         **_network(setup),

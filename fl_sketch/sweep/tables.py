@@ -191,7 +191,6 @@ def standing(method: str, chosen: Row, rows: Rows, last: int) -> Row:
         "bytes_down": mean(DOWN),
         "rounds": int(ends[0]["round"]),
         **epsilon_of(ends),
-        **({} if "seed" in ends[0] else {"searched": True}),  # by secret trials
         "chosen": named(chosen, " "),
     }
 
@@ -228,8 +227,7 @@ def standings_table(rows: Sequence[Row]) -> list[list[str]]:
             line.append(f"{float(f'{row[name] / 1e6:.4g}'):.15g}")  # four digits
         if private and row["epsilon"]:
             epsilon = rounded_up(float(row["epsilon"]))
-            whole = " (of the search)" * ("searched" in row)
-            line.append(f"{epsilon}{mark(row['randomness'])}{whole}")
+            line.append(f"{epsilon}{mark(row['randomness'])}")
         elif private:
             line.append("none")
         cells.append([*line, row["chosen"]])

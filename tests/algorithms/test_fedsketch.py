@@ -10,12 +10,11 @@ import pytest
 
 from fl_sketch import algorithms, channels, engine, sketch
 from fl_sketch.algorithms import catalog
-from fl_sketch.channels import player
 from fl_sketch.core.keys import Purpose, for_purpose
 from fl_sketch.core.protocols import Keys
 from fl_sketch.core.wire import byte_count
 from fl_sketch.engine import costs
-from tests.channels.rounds import quickly
+from tests.channels.rounds import quickly, single_client
 from tests.oracles import fedsketch as oracle
 from tests.quadratics import COUNT, PARAMS, RATE, STEPS, D, flat, loss, optima
 from tests.refusals import refused
@@ -220,8 +219,7 @@ def errors(m):
         def of_a_vector(key, x):
             keys = Keys(key, key, key)
             ends = {
-                name: player.single_client(channel, x, keys)
-                for name, channel in ways.items()
+                name: single_client(channel, x, keys) for name, channel in ways.items()
             }
             return {name: end.delivery.estimate for name, end in ends.items()}
 

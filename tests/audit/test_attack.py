@@ -74,7 +74,6 @@ STORED = {"sketch.stored": True, "sketch.operator": "gaussian"}
 WAYS = {
     "plain": CLIPPED | {"algorithm": "fedavg"},
     "after the sketch": CLIPPED,
-    "before the sketch": CLIPPED | {"privacy.form": "update"},
     "local": EXAMPLES | NOISY,
     "local, three rows": EXAMPLES | NOISY | {"sketch.rows": 3},
     "local, a matrix": EXAMPLES | NOISY | STORED,

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import pytest
 
 from fl_sketch import sketch
-from fl_sketch.channels import player
 from fl_sketch.core import trees, wire
 from fl_sketch.core.keys import round_keys
 from tests.channels import cases
+from tests.channels.rounds import single_client
 
 SIZES = (2**30, 2**31 - 1)
 KEY = jax.random.key(0)
@@ -52,7 +52,7 @@ def test_a_channel_has_a_round_and_a_price(name, d):
 
     def ended(params, asked):
         memory, keys = channel.init(params), round_keys(KEY, 0, 0)
-        end = player.single_client(channel, asked, keys, memory)
+        end = single_client(channel, asked, keys, memory)
         told.append(end.bits_up)
         return wire.traced_bytes(end.bits_up), end.delivery.estimate
 

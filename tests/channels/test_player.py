@@ -103,16 +103,6 @@ def without_messages(update, memory, *_):
     return Delivery(update, update), memory
 
 
-def of_many_shapes():
-    sizes = itertools.count(1)
-
-    def of_many_shapes(update, memory, *_):
-        average = yield jnp.ones(next(sizes))
-        return Delivery(update * average[0], update), memory
-
-    return of_many_shapes
-
-
 def of_many_exchanges():
     times = itertools.count(1)
 
@@ -160,7 +150,6 @@ def of_a_traced_length(update, memory, keys, _):
         (only_an_estimate, TypeError),
         (in_a_loop, TypeError),
         (without_messages, TypeError),
-        (of_many_shapes(), ValueError),
         (of_many_exchanges(), ValueError),
     ],
 )

@@ -223,7 +223,10 @@ def test_an_error_of_one_process_ends_all_with_its_line(start, tmp_path):
     (tmp_path / "none").mkdir()
     table(tmp_path / "one" / "own.npz", 0)
     flags = [(f"--data_dir={tmp_path / place}",) for place in ("one", "none")]
-    both_end(start(tmp_path / "run", flags, keys=keys), "none/own.npz or the folder .* with data.name")
+    both_end(
+        start(tmp_path / "run", flags, keys=keys),
+        "none/own.npz or the folder .* with data.name",
+    )
 
     with Workdir(tmp_path / "used", {"rounds": 1}):
         both_end(start(tmp_path / "used"), "a workdir that no process uses")
