@@ -148,7 +148,7 @@ def get_config() -> ConfigDict:
     # empty: random, but top for sketched_sgd, as in its authors' code
     config.sketch.heavy_fill = ""
     # of heaprix: exact, in a second exchange of m numbers; fresh: also with a second
-    # sketch for the rest, unbiased; estimated: from the first sketch, in one exchange
+    # sketch for the rest, unbiased
     config.sketch.heavy_values = "exact"
 
     config.compressor = ConfigDict()

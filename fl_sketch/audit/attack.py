@@ -208,11 +208,7 @@ def problem_of(
 
 
 def run(config: ConfigDict, attack: Attack, data_dir: str | None = None) -> Result:
-    """Returns the result of an attack on a config.
-
-    Raises:
-      ValueError: for an attack that is impossible, or proves nothing of this config.
-    """
+    """Returns the result of an attack on a config."""
     validate.at_least_one(steps=attack.steps)
     validate.in_range(LEAST_RATE, math.inf, rate=attack.rate)
     validate.in_range(0, math.inf, smoothness=attack.smoothness)

@@ -13,8 +13,7 @@ second axis, where their number does not hide the canary.
 """
 
 import fractions
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +21,6 @@ import optax
 
 from fl_sketch import engine
 from fl_sketch.audit.game import Observe
-from fl_sketch.core import trees
 from fl_sketch.core.protocols import (
     Algorithm,
     Channel,
@@ -31,41 +29,27 @@ from fl_sketch.core.protocols import (
     Mechanism,
     Work,
 )
-from fl_sketch.data import batches as draws
-from fl_sketch.data.examples import Examples
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.privacy import accounting
 from fl_sketch.privacy.accounting import Plan
 
-CANARY = 0  # its number among the clients, or among the examples of a client
+CANARY = 0  # its number among the clients
 LOUD, OTHERS = 1e6, 1e3  # the pushes of the canary and the others, over the bound
 FEW, MOST = 4, 64  # units of a game: at least, and at most for an exact rate
 NUMBERS = 4  # the length of a message; the last axes have only noise
 
 
 class Neighbours(NamedTuple):
-    """The difference between the two worlds, and what they share.
+    """The difference between the two worlds, and what they share."""
 
-    Attributes:
-      absent: the canary's push in the world without it, over its push in the other; 0:
-        it does not take part.
-      axis: the axis along which all others push.
-      sign: the sign of the others' push along the canary's axis.
-    """
-
-    absent: float
-    axis: int
-    sign: float
+    absent: float  # the canary's push without it over that with it; 0: it is away
+    axis: int  # along which all others push
+    sign: float  # of the others' push along the canary's axis
 
     @property
     def away(self) -> bool:
         """Whether the canary does not take part in one of the worlds."""
         return self.absent == 0
-
-    @property
-    def mirrored(self) -> bool:
-        """Whether the worlds only differ in the sign of the canary's push."""
-        return not self.away and self.axis != 0
 
 
 def neighbours(sampling: str, relation: str) -> Neighbours:
@@ -101,14 +85,7 @@ def few(plan: Plan) -> Plan:
 
 
 def push(near: Neighbours, unit, present, limit: float | jax.Array) -> jax.Array:
-    """Returns the push of a unit in a round of even number, float32 [NUMBERS].
-
-    Args:
-      near: the worlds.
-      unit: the number of the unit; may be traced.
-      present: 1.0 in the world with the canary, else 0.0.
-      limit: the bound, which every push exceeds.
-    """
+    """Returns the push of a client in a round of even number, float32 [NUMBERS]."""
     axes = jnp.eye(NUMBERS)
     canary = LOUD * jnp.where(present > 0, 1.0, near.absent) * axes[0]
     others = OTHERS * near.sign * axes[near.axis]
@@ -152,33 +129,24 @@ def recorded(exchanges: int, rounds: int) -> Channel:
 
 def observer(
     local: Local,
-    mechanism: Mechanism | None,
+    mechanism: Mechanism,
     sampler: Sampler,
     *,
     away: bool,
     population: int,
     rounds: int,
     exchanges: int = 1,
-    data_of: Callable[[jax.Array], Any] = lambda present: present,
-    fetch: Callable = lambda data, client, plan, key: (client, data),
 ) -> Observe:
-    """Returns what an attacker sees of a run of the engine.
-
-    Args:
-      local: the pushes of clients.
-      mechanism: the audited mechanism; None: the local work protects by itself.
-      sampler: the sampler of the cohorts.
-      away: whether the canary does not take part in the world without it.
-      population: the number of clients.
-      rounds: the number of rounds of a run.
-      exchanges: the number of exchanges of a round.
-      data_of: `(present) -> data` of the clients.
-      fetch: as for `engine.make_round`.
-    """
+    """Returns what an attacker sees of a run of the engine."""
     channel = recorded(exchanges, rounds)
     algorithm = Algorithm(local, channel, optax.sgd(1.0), mechanism)
     mesh = engine.mesh_over(jax.devices()[:1])
-    one_round = engine.make_round(algorithm, fetch, mesh, chunk=population)
+    one_round = engine.make_round(
+        algorithm,
+        lambda data, client, plan, key: (client, data),
+        mesh,
+        chunk=population,
+    )
 
     def observe(key, present):
         def cohorts(key):
@@ -189,45 +157,11 @@ def observer(
         params = jnp.zeros((rounds, exchanges, NUMBERS))
         state = engine.initial_state(algorithm, params, population)
         state, reports = engine.run_rounds(
-            one_round, cohorts, state, key, data_of(present), rounds, most=rounds
+            one_round, cohorts, state, key, present, rounds, most=rounds
         )
         return _releases(state.server, reports.released, rounds)
 
     return observe
-
-
-def one_example_each(local: Local) -> Local:
-    """Returns the work of one client in a game among its examples, whose pushes turn.
-
-    The model of `local` has `NUMBERS` numbers, which are zero before every round.
-    """
-
-    def run(server, state, batches, keys):
-        batches = batches._replace(inputs=batches.inputs * _turn(server.round))
-        zeros = trees.varying_like(jnp.zeros(NUMBERS), server.params)
-        work = local.run(server._replace(params=zeros), state, batches, keys)
-        return work._replace(update=work.update[None])
-
-    return local._replace(run=run)
-
-
-def examples(
-    near: Neighbours, count: int, limit: float | jax.Array
-) -> Callable[[jax.Array], draws.Resident]:
-    """Returns `(present) -> data` of one client with `count` examples that push.
-
-    The gradient of an example is its input, on which `limit` is the bound. A canary
-    that is away pushes nothing.
-    """
-
-    def data_of(present):
-        ids = jnp.arange(count)
-        inputs = jax.vmap(lambda unit: push(near, unit, present, limit))(ids)
-        targets = jnp.zeros(count, jnp.int32)
-        pushes = Examples(inputs, targets)  # pyright: ignore[reportArgumentType]
-        return draws.Resident(pushes, ids, jnp.array([0, count], jnp.int32))
-
-    return data_of
 
 
 def _releases(server, released: dict[str, jax.Array], rounds: int) -> jax.Array:

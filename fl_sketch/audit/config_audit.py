@@ -11,16 +11,15 @@ from collections.abc import Iterator
 from typing import Annotated, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from fl_sketch import engine, models
+from fl_sketch import engine
 from fl_sketch.audit import canaries, game, one_run
 from fl_sketch.audit.canaries import Neighbours
 from fl_sketch.audit.game import Found
-from fl_sketch.config import build, cohorts, parse, privacy
+from fl_sketch.config import cohorts, parse, privacy
 from fl_sketch.config.guarantee import claimed
 from fl_sketch.core import validate
 from fl_sketch.core.constants import jitted
@@ -63,27 +62,24 @@ def check(audit: Audit) -> None:
 def run(
     config: ConfigDict, audit: Audit, data_dir: str | None = None
 ) -> Iterator[Found | str]:
-    """Yields the result of each attack, or a line with the reason why there is none.
-
-    Raises:
-      ValueError: for a config that claims nothing.
-    """
+    """Yields the result of each attack, or a line with the reason why there is none."""
     check(audit)
     setup = prepare(config, data_dir)
-    guarantee = claimed(setup.config, setup.guarantee)
+    if claimed(setup.config, setup.guarantee).unit != "client":
+        msg = "config.privacy: Expected unit=client to audit, got unit=example."
+        raise ValueError(msg)
     yield play(setup, audit)
     if not audit.canaries:
         return
-    why = ""
-    if guarantee.unit == "example":
-        why = "canaries are clients, and unit=example does not protect clients"
-    elif not one_run.hears_updates(
-        algorithm_of(setup.config, setup), setup.params, setup.batches
-    ):
-        why = f"the server of algorithm={setup.config.algorithm} receives no updates "
-        why += "in which it could look for canaries"
-    left_out = f"the run with canaries is left out: {why}"
-    yield left_out if why else with_canaries(setup, audit)
+    algorithm = algorithm_of(setup.config, setup)
+    if one_run.hears_updates(algorithm, setup.params, setup.batches):
+        yield with_canaries(setup, audit)
+    else:
+        yield (
+            "the run with canaries is left out: the server of algorithm="
+            f"{setup.config.algorithm} receives no updates in which it could look for "
+            "canaries"
+        )
 
 
 def play(setup: Setup, audit: Audit) -> Found:
@@ -92,12 +88,11 @@ def play(setup: Setup, audit: Audit) -> Found:
     It has the exchanges that the engine makes, whatever the claim says of them.
     """
     guarantee, config = claimed(setup.config, setup.guarantee), setup.config
-    local = privacy.protection_of(config).local
     plan = canaries.few(guarantee.plan)._replace(steps=audit.rounds)
     near = canaries.neighbours(plan.sampling, plan.relation)
-    observe, plan = (among_examples if local else among_clients)(setup, plan, near)
+    observe, plan = among_clients(setup, plan, near)
     what = (
-        f"game: {_count(plan.steps, 'step' if local else 'round')}, "
+        f"game: {_count(plan.steps, 'round')}, "
         f"{_count(plan.releases, 'release')} each, {plan.sampling} {plan.sample:.4g} "
         f"of {plan.population}, {plan.relation}"
     )
@@ -110,18 +105,13 @@ def play(setup: Setup, audit: Audit) -> Found:
         trials=audit.trials,
         key=roots_of(config, 0),
         rate=plan.rate,
-        mirrored=near.mirrored,
         confidence=audit.confidence,
         what=what,
     )
 
 
 def with_canaries(setup: Setup, audit: Audit) -> Found:
-    """Returns the result of the run with canaries.
-
-    Raises:
-      ArithmeticError: for scores that are not finite.
-    """
+    """Returns the result of the run with canaries."""
     begin, config, count = time.perf_counter(), setup.config, audit.canaries
     guarantee, rounds = claimed(config, setup.guarantee), setup.last
     people, poisson = config.data.clients + count, guarantee.plan.sampling == "poisson"
@@ -217,38 +207,6 @@ def among_clients(setup: Setup, plan: Plan, near: Neighbours):
         coordinates=sum(lengths) + mechanism.extra,
         integers=mechanism.integers and mechanism.integers.of(lengths),
     )
-
-
-def among_examples(setup: Setup, plan: Plan, near: Neighbours):
-    """Returns what an attacker sees of a game among examples, and its plan.
-
-    A round has one step, so that the attacker sees every noisy sum.
-    """
-    config = setup.config
-    numbers, few = parse.numbers_of(config), scaled(config, 1, 1)
-    z = claimed(config, setup.guarantee).noise_multiplier
-    few.client.update({"steps": 1, "batch": int(plan.sample)})
-    few.sketch.update({"operator": "identity", "compression": 1.0, "numbers": 0})
-    few.sketch.update({"rows": 1, "layout": "whole"})
-    few.compressor.compression = 1.0
-    # Its gradient is the mean of the inputs.
-    linear = models.Loss(
-        init=lambda key, inputs: jnp.zeros(canaries.NUMBERS),
-        value=lambda params, inputs, targets: jnp.mean(inputs @ params),
-        metrics=lambda *_: {},
-    )
-    algorithm = build.algorithm_of(few, linear, canaries.NUMBERS, numbers, z)
-    observe = canaries.observer(
-        canaries.one_example_each(algorithm.local),
-        None,
-        engine.everyone(1),
-        away=False,  # without its example, a batch has one of zeros
-        population=1,
-        rounds=plan.steps,
-        data_of=canaries.examples(near, plan.population, numbers["privacy.threshold"]),
-        fetch=parse.fetch_of(few.client),
-    )
-    return observe, plan._replace(coordinates=canaries.NUMBERS)
 
 
 def algorithm_of(config: ConfigDict, setup: Setup) -> Algorithm:

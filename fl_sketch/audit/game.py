@@ -51,48 +51,21 @@ LEAST_CLAIM = 0.1  # at the deltas where the game is judged, over that at its ow
 
 
 class Found(NamedTuple):
-    """What an audit proves.
+    """What an audit proves."""
 
-    Attributes:
-      what: what was audited, in words.
-      claimed_epsilon: the claim at `delta`.
-      delta: the delta at which it is compared.
-      found_epsilon: a lower bound on the true epsilon there, with this confidence.
-      confidence: the confidence in the bound.
-      trials: the number of runs of each world, or of canaries.
-      most_epsilon: the largest bound that so many trials could prove.
-      seconds: the time that it took.
-    """
-
-    what: str
-    claimed_epsilon: float
+    what: str  # was audited, in words
+    claimed_epsilon: float  # at `delta`
     delta: float
-    found_epsilon: float
+    found_epsilon: float  # a lower bound on the true one there
     confidence: float
-    trials: int
-    most_epsilon: float
+    trials: int  # runs of each world, or canaries
+    most_epsilon: float  # that so many trials could prove
     seconds: float
 
     @property
     def broken(self) -> bool:
         """Whether the claim is shown to be wrong."""
         return self.found_epsilon > self.claimed_epsilon
-
-
-class Event(NamedTuple):
-    """The event sign score > threshold, which is likely in one world only.
-
-    Attributes:
-      score: the number of the score, from zero.
-      sign: 1 or -1.
-      threshold: the threshold, after the sign.
-      swapped: whether it is likely in the world without the canary.
-    """
-
-    score: int
-    sign: int
-    threshold: float
-    swapped: bool
 
 
 def play(
@@ -103,27 +76,16 @@ def play(
     trials: int,
     key: Key | Roots,
     rate: float = 1.0,
-    mirrored: bool = False,
     confidence: float = 0.95,
     what: str = "game",
 ) -> Found:
     """Returns how well an attacker distinguishes two worlds.
 
     Args:
-      observe: all that a run releases.
       claim: delta -> the epsilon that is claimed of a run at this delta.
       delta: the smallest delta of the claim.
       trials: the number of runs of each world, rounded up to a multiple of `MULTIPLE`.
-      key: the key of all runs, each of which gets its own.
       rate: the probability that the canary takes part in a round.
-      mirrored: whether the world without the canary has its mirror image, with the same
-        probability, and not the same participants in every round.
-      confidence: the confidence in the bound.
-      what: the game in words, for the result.
-
-    Raises:
-      ValueError: for impossible probabilities, or no trial.
-      ArithmeticError: for releases that are not finite.
     """
     begin = time.perf_counter()
     validate.at_least_one(trials=trials)
@@ -140,18 +102,19 @@ def play(
         return [np.concatenate(results[world::2]) for world in (0, 1)]
 
     learn, choose, count = PARTS
-    scores_of = _attacker(*worlds(0, learn), rate=rate, mirrored=mirrored)
+    scores_of = _attacker(*worlds(0, learn), rate)
     every = [delta]
     while every[-1] < 0.1:
         every.append(every[-1] * 10**0.5)
     deltas, claims = np.array(every), np.array([claim(one) for one in every])
     kept = claims >= LEAST_CLAIM * claims[0]  # others are too small to be of interest
     deltas, claims = deltas[kept], claims[kept]
-    event, judged = _best(worlds(learn, choose, scores_of), deltas, claims)
+    pilot = worlds(learn, choose, scores_of)
+    score, sign, threshold, swapped, judged = _best(pilot, deltas, claims)
     counted, at = worlds(learn + choose, count, scores_of), float(deltas[judged])
-    scores = [event.sign * world[:, event.score] for world in counted]
-    likely_first = scores if event.swapped else scores[::-1]
-    hits = [np.sum(world > event.threshold) for world in likely_first]
+    scores = [sign * world[:, score] for world in counted]
+    likely_first = scores if swapped else scores[::-1]
+    hits = [np.sum(world > threshold) for world in likely_first]
     sizes = len(counted[0]), len(counted[1])
     return Found(
         what,
@@ -206,14 +169,13 @@ def _keys_of_block(key: Key, number: jax.Array, present: jax.Array) -> Key:
 
 
 def _attacker(
-    absent: np.ndarray, present: np.ndarray, *, rate: float, mirrored: bool
+    absent: np.ndarray, present: np.ndarray, rate: float
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Returns `(releases [runs, rounds, numbers]) -> scores [runs, 2]`.
 
     The first score is the linear one. The second is a sum over rounds. A round with
     releases y of covariance S, moved by m if the canary takes part, adds `log(1 - q + q
-    exp(<m, y>_S - |m|_S^2 / 2))`. If the other world has the mirror image, the same of
-    -m is subtracted.
+    exp(<m, y>_S - |m|_S^2 / 2))`.
     """
     absent, present = absent.astype(np.float64), present.astype(np.float64)
     runs, rounds, _ = absent.shape
@@ -221,27 +183,17 @@ def _attacker(
     apart = present.mean(0) - absent.mean(0)
     flat = [(world - world.mean(0)).reshape(runs, -1) for world in (absent, present)]
     linear = _solved(np.concatenate(flat), apart.ravel()).reshape(apart.shape)
-    origin = centre if mirrored else absent.mean(0)
-    shift = apart / rate / (2 if mirrored else 1)
-    still = absent - absent.mean(0)
+    origin, shift = absent.mean(0), apart / rate
+    still = absent - origin
     weights = np.stack([_solved(still[:, t], shift[t]) for t in range(rounds)])
     lengths = np.sum(weights * shift, axis=1)
-    if mirrored:  # the other world also moves by chance
-        moved = rate * (1 - rate) * lengths
-        weights /= np.maximum(1 - moved, 0.05)[:, None]
-        lengths = np.sum(weights * shift, axis=1)
-
-    def mixture(log_ratio):
-        if rate >= 1:
-            return log_ratio
-        return np.logaddexp(math.log1p(-rate), math.log(rate) + log_ratio)
 
     def scores_of(releases):
         straight = np.einsum("nrf,rf->n", releases - centre, linear)
         along = np.einsum("nrf,rf->nr", releases - origin, weights)
-        ratio = mixture(along - lengths / 2)
-        if mirrored:
-            ratio -= mixture(-along - lengths / 2)
+        ratio = along - lengths / 2
+        if rate < 1:
+            ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + ratio)
         return np.stack([straight, ratio.sum(axis=1)], axis=1)
 
     return scores_of
@@ -256,11 +208,13 @@ def _solved(centred: np.ndarray, vector: np.ndarray) -> np.ndarray:
     return np.linalg.solve(ridged, vector / scale) / scale
 
 
-def _best(scores, deltas: np.ndarray, claims: np.ndarray) -> tuple[Event, int]:
+def _best(scores, deltas: np.ndarray, claims: np.ndarray):
     """Returns the event and the number of the delta with the largest bound over claim.
 
-    Thresholds are scores of all ranks, the largest included, since outputs of one world
-    alone give it away.
+    An event is (number of a score, sign, threshold, swapped): sign times the score is
+    above the threshold, which is likely in one world only; `swapped`: in the one
+    without the canary. Thresholds are scores of all ranks, the largest included, since
+    outputs of one world alone give it away.
     """
     candidates = []
     ranks = np.unique(np.geomspace(1, len(scores[0]), RANKS).astype(int))
@@ -274,10 +228,9 @@ def _best(scores, deltas: np.ndarray, claims: np.ndarray) -> tuple[Event, int]:
             bounds = _log_ratio(hits[order], sizes[order], deltas[:, None], CHOICE)
             over = bounds / np.maximum(claims[:, None], 1e-9)
             judged, at = np.unravel_index(np.argmax(over), over.shape)
-            event = Event(number, sign, float(thresholds[at]), swapped)
-            candidates.append((over[judged, at], event, int(judged)))
-    _, event, judged = max(candidates, key=lambda candidate: candidate[0])
-    return event, judged
+            event = number, sign, float(thresholds[at]), swapped, int(judged)
+            candidates.append((over[judged, at], event))
+    return max(candidates, key=lambda candidate: candidate[0])[1]
 
 
 def _log_ratio(hits, sizes, delta, confidence: float) -> np.ndarray:

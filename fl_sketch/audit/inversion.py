@@ -52,31 +52,19 @@ REACH = 5  # pixels from the middle of its window of 11 x 11
 
 
 class Found(NamedTuple):
-    """The result of an attack.
-
-    Attributes:
-      inputs: the best inputs.
-      mismatch: the mismatch of their message, `|m(z) - s|^2 / |s|^2`.
-      value: the least value of the objective: the mismatch, and the prior if any.
-      curve: the objective in every iteration, shape=(steps,).
-    """
+    """The best inputs of an attack, and how good they are."""
 
     inputs: jax.Array
-    mismatch: jax.Array
-    value: jax.Array
-    curve: jax.Array
+    mismatch: jax.Array  # of their message: `|m(z) - s|^2 / |s|^2`
+    value: jax.Array  # of the objective: the mismatch, and the prior if any
+    curve: jax.Array  # the objective in every iteration
 
 
 class Prior(NamedTuple):
-    """A Gaussian on inputs: mean + L c, where their code c is standard normal.
+    """A Gaussian on inputs: mean + L c, where their code c is standard normal."""
 
-    Attributes:
-      mean: the mean input, of any shape.
-      spread: L, a root of the covariance, shape=(numbers, numbers) of an input.
-    """
-
-    mean: jax.Array
-    spread: jax.Array
+    mean: jax.Array  # input, of any shape
+    spread: jax.Array  # L, a root of the covariance
 
     def inputs(self, codes: jax.Array) -> jax.Array:
         """Returns the inputs of `codes`, along the same leading axes."""
@@ -114,16 +102,7 @@ def client_view(
 
 
 def released(algorithm: Algorithm, message: Message, keys: Keys) -> Message:
-    """Returns a message with the whole noise of the sum, as if all others were known.
-
-    Args:
-      algorithm: the algorithm, with noise; without a mechanism there is none.
-      message: the bounded message of the client, without noise.
-      keys: the keys of the round, which decide the noise.
-
-    Raises:
-      ValueError: for noise in shares, integers or an adaptive threshold.
-    """
+    """Returns a message with the noise of the sum, as if all others were known."""
     if (mechanism := algorithm.mechanism) is None:
         return message
     guard = mechanism.init()
@@ -152,9 +131,8 @@ def invert(
       view: inputs -> message.
       seen: the message.
       start: the first inputs, which need not be in [0, 1].
-      optimizer: "gd", plain gradient descent as in the theorem; "adam"; "lbfgs".
-      steps: the number of iterations.
-      rate: the rate of gd and adam; lbfgs searches along lines.
+      optimizer: "gd", plain gradient descent as in the theorem; "adam"; "lbfgs", which
+        searches along lines and has no rate.
       smoothness: the weight of the total variation of images, a prior.
     """
     view, off = _compared(view, seen)

@@ -73,14 +73,9 @@ class Canaries(NamedTuple):
 
 
 class Tracked(NamedTuple):
-    """The state of a server's optimizer that the attacker tracks.
+    """The state of a server's optimizer that the attacker tracks."""
 
-    Attributes:
-      scores: the sum of all estimates along each direction, float32 [canaries].
-      inner: the state of the optimizer itself.
-    """
-
-    scores: jax.Array
+    scores: jax.Array  # sums of all estimates along each direction, [canaries]
     inner: Any
 
 

@@ -38,21 +38,13 @@ from fl_sketch.core.wire import FLOAT_BITS, Chosen, size_in_bits
 
 
 class Turn(NamedTuple):
-    """How far a channel gets with the means that are known.
+    """How far a channel gets with the means that are known."""
 
-    Attributes:
-      sent: the message whose mean is missing, as it was yielded; None: it has ended.
-      delivery: its `Delivery`, if it has ended.
-      memory: its `Memory`, if it has ended.
-      bits_up: length on the wire of the messages whose means are known.
-      bits_reply: length of the server's replies between them.
-    """
-
-    sent: Any = None
-    delivery: Any = None
-    memory: Any = None
-    bits_up: int | Chosen = 0
-    bits_reply: int = 0
+    sent: Any = None  # the message whose mean is missing; None: it has ended
+    delivery: Any = None  # if it has ended
+    memory: Any = None  # if it has ended
+    bits_up: int | Chosen = 0  # of the messages whose means are known
+    bits_reply: int = 0  # of the server, between them
 
 
 def play(
@@ -62,16 +54,7 @@ def play(
     *,
     receive: Callable[[ServerReply], Any] = lambda reply: reply.value,
 ) -> Turn:
-    """Plays a channel up to the first message whose mean is not known.
-
-    Args:
-      arguments: the arguments of its generator: (update, memory, keys, round).
-      means: the means of the first exchanges, in order.
-      receive: what clients receive for a reply of the server.
-
-    Raises:
-      TypeError, ValueError: for a channel that no network can hold, with its name.
-    """
+    """Plays a channel up to the first message whose mean is not known."""
     name, talk = name_of(channel), channel.talk(*arguments)
     if not inspect.isgenerator(talk):
         msg = f"Expected the talk of {name} to yield its messages, got none."
@@ -137,11 +120,7 @@ def messages(channel: Channel, arguments: Sequence[Any]) -> tuple[Message, ...]:
 
 
 def parts(yielded: Any) -> tuple[Any, Callable[[Any], Message]]:
-    """Returns what to add up over clients, and the linear map from it to messages.
-
-    Args:
-      yielded: a message, `Coded`, or `Linear`, whose map is returned.
-    """
+    """Returns what to add up over clients, and the linear map from it to messages."""
     if isinstance(yielded, Linear):
         return yielded.of, yielded.map
     value = yielded.value if isinstance(yielded, Coded) else yielded
@@ -155,12 +134,7 @@ def message(yielded: Any) -> Message:
 
 
 def bits_of(yielded: Any, like: Message) -> int | Chosen:
-    """Returns the exact length on the wire of what a channel yielded.
-
-    Args:
-      yielded: a message, `Linear` or `Coded`.
-      like: a message of the same shape.
-    """
+    """Returns the exact length on the wire of what a channel yielded."""
     if not isinstance(yielded, Coded):
         return FLOAT_BITS * sum(jnp.size(leaf) for leaf in jax.tree.leaves(like))
     if isinstance(yielded.bits, int | np.integer):

@@ -145,10 +145,6 @@ def calibrate(
 
     It is rounded up. A Poisson plan without a `cut` is calibrated for the one that
     `engine.poisson` makes.
-
-    Raises:
-      ValueError: if no noise keeps the target, or if the missing tail of the noise, and
-        cut samples, would cost more than delta / 1000.
     """
     between(0, math.inf, epsilon=epsilon)
     between(LEAST_DELTA, 1, delta=delta)
@@ -363,11 +359,6 @@ def missing(shift: float, coordinates: int, reach: float = REACH) -> float:
     A client moves the sum by a vector v. The probability is at most the sum over
     coordinates of `P(|N + v_i| > reach)`, which is convex in the squares of the v_i if
     the length of v is below reach - 1. It is then largest with v in one coordinate.
-
-    Args:
-      shift: the length of v, in standard deviations of the noise.
-      coordinates: the length of the release.
-      reach: the largest size of the noise, in standard deviations.
     """
     if shift > reach - 1:
         return 1.0

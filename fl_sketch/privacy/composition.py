@@ -19,12 +19,7 @@ from fl_sketch.privacy.accounting import Plan
 
 
 def together(parts: Sequence[tuple[Plan, float]], *, delta: float) -> float:
-    """Returns the epsilon of all runs together, for the relation that all keep.
-
-    Args:
-      parts: the pair (plan, noise multiplier) of each run.
-      delta: the delta of the total.
-    """
+    """Returns the epsilon of all runs together, for the relation that all keep."""
     accounting.between(accounting.LEAST_DELTA, 1, delta=delta)
     relation = common_relation([plan for plan, _ in parts])
     steps: dict[tuple[Plan, float], int] = collections.Counter()

@@ -18,10 +18,6 @@ deviations. The logarithm of the probability of an output then moves by at most 
 each number: 2e-4 for a sum of ten summands no longer than the noise. The accountant
 does not count this. Worst cases of many numbers add up to more than a guarantee allows,
 although no attack is known. On sums of integers (`integer_sums`) it is zero.
-
->>> import jax
->>> noise(jax.random.key(0), jax.numpy.zeros(3), 0.5).shape
-(3,)
 """
 
 from collections.abc import Callable
@@ -31,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from fl_sketch.core import trees
 from fl_sketch.core.protocols import Key, Message
 from fl_sketch.privacy.accounting import SMALLEST
 
@@ -68,14 +65,7 @@ def standard(key: Key, count: int) -> jax.Array:
 def from_words(
     first: jax.Array, rest: jax.Array, more: Callable[[], jax.Array]
 ) -> jax.Array:
-    """Returns the normal numbers that uniform words make.
-
-    Args:
-      first: a sign and 31 bits of each number, uint32 [n].
-      rest: 16 more bits of each, uint32 [n].
-      more: `() -> uint32 [2, n]`, 64 more bits of each, which only matter if the first
-        31 of a number are zero.
-    """
+    """Returns the normal numbers that uniform words make."""
     leading = first & jnp.uint32(0x7FFFFFFF)
     chance = _fraction(leading, 31) + (_fraction(rest, 47) + 2.0**-48)
 
@@ -90,27 +80,13 @@ def from_words(
 
 
 def noise(key: Key, like: Message, scale: jax.typing.ArrayLike) -> Message:
-    """Returns independent noise with the shapes of a message, float32.
-
-    Args:
-      key: as in `standard`.
-      like: a message; only its shapes are read.
-      scale: the standard deviation of each number; may be traced.
-    """
-    leaves, treedef = jax.tree.flatten(like)
-    drawn = scale * standard(key, sum(leaf.size for leaf in leaves))
-    ends = np.cumsum([leaf.size for leaf in leaves])
-    parts = jnp.split(drawn, ends[:-1])
-    return treedef.unflatten(
-        [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
-    )
+    """Returns independent noise with the shapes of a message, float32."""
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32), like)
+    return trees.unraveler(shapes)(scale * standard(key, trees.count(like)))
 
 
 def on_grid(message: Message, scale: jax.typing.ArrayLike) -> Message:
-    """Returns a noisy message rounded to multiples of a power of two.
-
-    The `scale` is the standard deviation of its noise, above zero.
-    """
+    """Returns a message with noise of this `scale`, on multiples of a power of two."""
     bits = lax.bitcast_convert_type(jnp.float32(scale), jnp.uint32)
     power = lax.bitcast_convert_type(bits & jnp.uint32(0x7F800000), jnp.float32)
     step = power * STEPS

@@ -20,17 +20,6 @@ from fl_sketch.privacy import accounting
 
 LEAST = 1e-3  # with less noise, or such a target, numbers overflow
 RANDOMNESS = {"system": "system", "seed": "simulated"}  # its name in tables
-LAST_BITS = (
-    "the last bits of float arithmetic that rounding does not remove "
-    "(fl_sketch/privacy/gaussian.py)"
-)
-UNPROTECTED = (
-    "the test data",
-    "the planned number of clients, the model, its size and all other keys of the "
-    "config",
-    "the choice of config keys, unless other data were used for it",
-    "the time that rounds take, and columns of the run that begin with simulator_only_",
-)
 
 
 class Guarantee(NamedTuple):
@@ -124,12 +113,6 @@ def promised(
       rounds: the last round that was asked for. With noise and a target the run ends
         before the target is exceeded.
       accountant: one of `accounting.ACCOUNTANTS`; "auto": the tightest.
-      per_round: steps of the plan in a round.
-      **about: further fields of `Guarantee`.
-
-    Raises:
-      ValueError: in one line, for a guarantee that no accountant can compute, or that
-        no noise or not even one round can keep.
     """
     if noise_multiplier and not LEAST <= noise_multiplier <= 1 / LEAST**2:
         msg = (

@@ -42,26 +42,17 @@ MORE = 1  # the use of a key for the bits that decide where the first are equal
 class Table(NamedTuple):
     """A distribution of sizes, ready to be drawn from.
 
-    Attributes:
-      limits: 128-bit numbers, the most significant word first; a column gives its own
-        number to uniform ones below its limit, uint32 [4, columns].
-      others: the number that a column gives to all other ones, int32 [columns].
-      numbers: how many sizes there are, from zero on.
+    A column gives its own number to uniform ones below its limit (of 128 bits, the most
+    significant word first), and another number to all others.
     """
 
-    limits: np.ndarray
-    others: np.ndarray
-    numbers: int
+    limits: np.ndarray  # uint32 [4, columns]
+    others: np.ndarray  # int32 [columns]
+    numbers: int  # how many sizes there are, from zero on
 
 
 def noise(key: Key, shape: tuple[int, ...], variance: float) -> jax.Array:
-    """Returns independent integers of Skellam noise, int32.
-
-    Args:
-      key: the key. Noise that protects someone needs one of `core.chacha`.
-      shape: the shape of the array.
-      variance: the variance, known while tracing.
-    """
+    """Returns independent integers of Skellam noise, int32."""
     return drawn(key, math.prod(shape), table(float(variance))).reshape(shape)
 
 

@@ -147,12 +147,7 @@ def integers(
 
 
 def on_wire(mechanism: Mechanism, summand: Any) -> jax.Array:
-    """Returns the message of a client to a secure sum: numbers below 2^bits, uint32.
-
-    Args:
-      mechanism: one of `integers`.
-      summand: what it encoded.
-    """
+    """Returns the message of a client to a secure sum: numbers below 2^bits, uint32."""
     assert mechanism.integers is not None
     words = summand[0] if mechanism.smallest else summand
     return reduced(_vector(words), mechanism.integers.bits)
@@ -161,14 +156,7 @@ def on_wire(mechanism: Mechanism, summand: Any) -> jax.Array:
 def from_wire(
     mechanism: Mechanism, numbers: jax.Array, message: Message, clients: int
 ) -> Any:
-    """Returns what the mechanism releases a mean of, from a sum modulo 2^bits.
-
-    Args:
-      mechanism: one of `integers`.
-      numbers: the sum of what clients sent.
-      message: a message before it was encoded, of which only shapes are read.
-      clients: the number of clients in the sum.
-    """
+    """Returns what the mechanism releases a mean of, from a sum modulo 2^bits."""
     words = _shaped(numbers, message)
     return (words, jnp.float32(clients)) if mechanism.smallest else words
 
@@ -182,11 +170,6 @@ def mixed(key: Key, vector: jax.Array, length: int) -> jax.Array:
     was in one of both blocks. Rotations keep norms. A number of a rotated block is a
     sum of the block's numbers over sqrt(b) with random signs, so its mean square is the
     block's over b, and at most that of the whole vector over b.
-
-    Args:
-      key: the key that all clients of an exchange share.
-      vector: the numbers, float32.
-      length: `lattice.padded` of their count.
     """
     size = lattice.block(length)
     first = hadamard.rotated(key, vector[:size])

@@ -42,14 +42,7 @@ from fl_sketch.privacy.integer_sums import integers as integers  # one of these 
 
 
 def central(bound: Bound, *, noise_multiplier: float, denominator: float) -> Mechanism:
-    """Returns the Gaussian mechanism with a trusted server: one draw on the sum.
-
-    Args:
-      bound: the bound of a message, and the C that the noise scales with.
-      noise_multiplier: the multiplier z; the noise on the sum has standard deviation z
-        C.
-      denominator: the fixed number r of expected clients.
-    """
+    """Returns the Gaussian mechanism with a trusted server: one draw on the sum."""
     clipping.require_noise(bound, noise_multiplier, denominator)
     # Without noise the threshold may be infinite.
     scale = noise_multiplier * bound.limit if noise_multiplier else 0.0
@@ -141,7 +134,7 @@ def adaptive(
 
 
 def _released(total, noise, scale, denominator: float, state: Any) -> Release:
-    """Returns the release of a sum; energies are squared norms after the division."""
+    """Returns the release of a sum, with its energies."""
     noisy = _on_grid(jax.tree.map(jnp.add, total, noise), scale)
     mean = jax.tree.map(lambda leaf: leaf / denominator, noisy)
     square = float(denominator) ** 2  # of an int it may be none of 32 bits

@@ -34,12 +34,7 @@ GOOD = 0.3
 
 
 def ratio(guarantee: Guarantee, *, clients: float) -> float:
-    """Returns the standard deviation of a mean's noise over the largest mean's norm.
-
-    Args:
-      guarantee: the guarantee of a run.
-      clients: the expected number of clients in a round.
-    """
+    """Returns the standard deviation of a mean's noise over the largest mean's norm."""
     plan, z = guarantee.plan, guarantee.noise_multiplier
     numbers = plan.coordinates / plan.releases
     if guarantee.unit == "example":

@@ -114,14 +114,7 @@ def _least(one: Curve, other: Curve) -> Curve:
 
 
 def skellam(orders: np.ndarray, *, variance: float, l1: float, l2: float) -> np.ndarray:
-    """Returns the divergences of a vector of integers with Skellam noise.
-
-    Args:
-      orders: whole numbers above one.
-      variance: that of the noise of one number.
-      l1: the most that a unit changes the vector, in the l1 norm.
-      l2: the same in the l2 norm.
-    """
+    """Returns the divergences of a vector of integers with Skellam noise."""
     fine = ((2 * orders - 1) * l2**2 + 6 * l1) / (4 * variance**2)
     return orders * l2**2 / (2 * variance) + np.minimum(fine, 1.5 * l1 / variance)
 
@@ -152,12 +145,7 @@ def poisson_sample(curve: Curve, rate: float, *, symmetric: bool) -> Curve:
 
 
 def fixed_sample(curve: Curve, rate: float) -> Curve:
-    """Returns the curve of a mechanism on a sample of fixed size; a unit is replaced.
-
-    Args:
-      curve: that of the mechanism on all units of a sample.
-      rate: the share of the units that is in the sample.
-    """
+    """Returns the curve of a mechanism on a fixed sample; a unit is replaced."""
 
     def logs(order, terms):
         del order
@@ -167,11 +155,7 @@ def fixed_sample(curve: Curve, rate: float) -> Curve:
 
 
 def exchanged(curve: Curve) -> Curve:
-    """Returns the curve of two neighbours that are each one step from a third.
-
-    Args:
-      curve: that of one step, in both directions.
-    """
+    """Returns the curve of two neighbours that are each one step from a third."""
 
     def both(orders):
         known = np.append(curve(GRID), np.inf)

@@ -22,7 +22,7 @@ from fl_sketch.core.hashing import SHUFFLED_UP_TO
 from fl_sketch.models import params_io
 from fl_sketch.models.params_io import FORMS, Arrays
 from fl_sketch.privacy import accounting
-from fl_sketch.privacy.guarantee import LAST_BITS, UNPROTECTED, Guarantee, rounded_up
+from fl_sketch.privacy.guarantee import Guarantee, rounded_up
 from fl_sketch.workdir import (
     checkpoint,
     model_page,
@@ -53,6 +53,17 @@ OTHERS = {  # files by which a folder is known to be that of something else
     "a sweep": ("sweep.csv", "sweep.json"),
     "a comparison": ("search.csv", "comparison.csv", "standings.md"),
 }
+LAST_BITS = (
+    "the last bits of float arithmetic that rounding does not remove "
+    "(fl_sketch/privacy/gaussian.py)"
+)
+UNPROTECTED = (
+    "the test data",
+    "the planned number of clients, the model, its size and all other keys of the "
+    "config",
+    "the choice of config keys, unless other data were used for it",
+    "the time that rounds take, and columns of the run that begin with simulator_only_",
+)
 
 
 class Release(NamedTuple):

@@ -48,7 +48,7 @@ WORDS = {
     "sketch.forget": "zero subtract",
     "sketch.query": "privix heaprix",
     "sketch.heavy_fill": "random top",
-    "sketch.heavy_values": "exact fresh estimated",
+    "sketch.heavy_values": "exact fresh",
     "compressor.name": "top_k random_k scaled_sign qsgd nearest cocktail",
     "privacy.randomness": "system seed",
     "privacy.bound": "none clip normalise adaptive",
