@@ -1,9 +1,7 @@
 """Two neighbouring worlds of a few clients, whose every release the attacker sees.
 
-The rounds are the engine's, with its samplers, guard and exchanges, and the mechanism
-is the audited one. The messages of clients are artificial: short ones, and ones far
-longer than any bound. The means of every exchange of every round are recorded apart, so
-that no server's optimizer loses any of them.
+The rounds are the engine's, and the mechanism is the audited one. The messages of
+clients are artificial, and far longer than any bound.
 
 The canary pushes along the first axis, up and down in turn over rounds and exchanges.
 Noise that two releases share cancels in a combination in which the canary does not.

@@ -7,19 +7,17 @@ frequencies of right and wrong guesses bound epsilon from below (Clopper-Pearson
 bound above the claim proves that the claim is wrong; one below it proves nothing.
 
 A plan claims an epsilon for every delta. At a small delta only rare outputs exceed a
-false claim, which takes very many runs to see. At a larger delta of the same plan the
-outputs are common. So the game is judged at the delta where the attacker does best. A
-claim that is broken there shows that the mechanism is not what the accountant counted,
-and leaves the plan's claims at other deltas without a proof.
+false claim, at a larger one common outputs do. So the game is judged at the delta where
+the attacker does best. A claim that is broken there shows that the mechanism is not
+what the accountant counted.
 
 There are two scores. The linear one is Fisher's discriminant: it weighs the releases by
 the inverse of their covariance, and if several share noise, it finds the combination
 without noise. The other is the likelihood ratio of Gaussian releases in which the
-canary takes part by chance. The one that does best on runs that are not counted is
-used.
+canary takes part by chance.
 
 Reference: Nasr et al. (2023), Tight Auditing of Differentially Private Machine
-Learning, which also looks at the whole trade-off between both errors.
+Learning.
 """
 
 import itertools

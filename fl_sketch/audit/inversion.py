@@ -3,15 +3,12 @@
 The attacker knows the model, the round's key and one client's message s, and looks for
 inputs z whose own message m(z) equals it: the minimum of `|m(z) - s|^2`. For the
 gradient of one step and a sketch R this is `|R grad F(w, z) - R g|^2` (Song et al.,
-section 7.2). `client_view` makes m from any algorithm. The attacker can compute every
-step, sketch, compressor and bound between the images and the message, and
-differentiates through them.
-
-Noise is not in m: give `client_view` the algorithm without it, local noise included.
-This attacker also knows the dither of a client (QSGD), which a real one does not. With
-a mechanism the attacker sees the bounded message with the noise of the release, as if
-it knew every other message and had subtracted them from the sum: the strongest attacker
-that a client-level guarantee covers.
+section 7.2). The attacker can compute every step, sketch, compressor and bound between
+the images and the message, and differentiates through them. Noise is not in m: give
+`client_view` the algorithm without it. This attacker also knows the dither of a client
+(QSGD), which a real one does not. With a mechanism the attacker sees the bounded
+message with the noise of the release, as if it knew every other message: the strongest
+attacker that a client-level guarantee covers.
 
 `invert` fits the noise of a message too, and under noise finds worse inputs than a
 guess. `most_probable` knows the size of the noise n_i on every number, s_i = m_i(z) +

@@ -146,8 +146,8 @@ def with_canaries(algorithm: Algorithm, canaries: Canaries) -> Algorithm:
         return step, Tracked(state.scores + scores, own)
 
     tracked = optax.GradientTransformationExtraArgs(init, update)
-    local = local._replace(run=run)
-    return algorithm._replace(local=local, server=tracked, downlink=None)
+    loud = local._replace(run=run)
+    return algorithm._replace(local=loud, server=tracked, downlink=None)
 
 
 def fetching(fetch: Callable, canaries: Canaries) -> Callable:

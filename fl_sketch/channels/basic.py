@@ -78,14 +78,7 @@ def compressed(compressor: Compressor) -> Channel:
 
 
 def coded(compressor: Compressor, key: Key, tree: Tree) -> Coded:
-    """Returns the compressor's message of a tree as one vector.
-
-    >>> from fl_sketch.sketch import compressors
-    >>> update = {"w": jnp.array([0.0, -3.0, 1.0])}
-    >>> (code,) = coded(compressors.top_k(1), jax.random.key(0), update).codes
-    >>> code.expand(code.arrays())
-    {'w': Array([ 0., -3.,  0.], dtype=float32)}
-    """
+    """Returns the compressor's message of a tree as one vector."""
     vector, unravel = trees.ravel(tree), trees.unraveler(tree)
     code = Code(
         compressor.fields(vector.size),
@@ -112,9 +105,7 @@ def whole_or(whole: jax.Array, tree: Tree, short: Coded) -> Coded:
 def clipped(channel: Channel, limit: float | jax.Array) -> Channel:
     """Scales an update down to the norm `limit` if it is longer; 0: never.
 
-    The norm is that of the update as one vector, before the channel sends it: a sketch
-    keeps norms on average only, so a bound on the message would cut clients by chance.
-    This is no privacy mechanism, which must bound the message.
+    This is no privacy mechanism, which must bound the message after the sketch.
     """
     if validate.is_off(limit):
         return channel

@@ -17,13 +17,8 @@ def error_feedback(channel: Channel) -> Channel:
     updates. An update that is not finite leaves the memory as it was; else it would
     stay there, and silence the client in every later round.
 
-    Args:
-      channel: a channel whose messages leave out less than they are given, such as
-        `compressed` with a contraction.
-
-    Raises:
-      ValueError: before the first round, for a channel that is known to leave out more,
-        as an unbiased sketch or `compressors.sign()`.
+    A `channel` that is known to leave out more than it is given, as an unbiased sketch
+    or `compressors.sign()`, is refused before the first round.
     """
 
     def init(params):

@@ -13,15 +13,13 @@ on the **sum**, divided by the bound C on one message.
 A unit is a client, or an example of one client. Under the relation `add_remove`
 neighbours differ in whether a unit takes part, and a sum changes by at most C. Under
 `replace_one` they differ in the data of a unit, and a sum changes by at most **2C**.
-
-Samples are secret. "poisson" takes every unit independently with probability
-sample / population, "fixed" a uniform set of that size without replacement, and
-"everyone" all units. Units that drop out for reasons that do not depend on their data
-only help, and earn no credit.
+Samples are secret: "poisson" takes every unit independently, "fixed" a uniform set
+without replacement, "everyone" all units. Units that drop out for reasons that do not
+depend on their data earn no credit.
 
 Drawn noise has an end, and a Poisson cohort has places for all but one cohort in 10^14.
-An output that is out of reach without a client proves that the client took part. The
-probability of such outputs is charged to delta, up to delta / 1000 (`charged`).
+The probability of outputs that prove that a client took part is charged to delta, up to
+delta / 1000 (`charged`).
 """
 
 import contextlib
@@ -43,7 +41,7 @@ LEAST_DELTA = 1e-15  # below it, the rounding of floats decides
 LEAST_NOISE, MOST_NOISE = 2.0**-10, 2.0**20  # multipliers that are of any use
 SMALLEST = 2.0 ** -(47 + 64 + 1)  # the least chance of a number of `gaussian`
 REACH = 12.238913701438605  # standard deviations: P(|N(0, 1)| > REACH) = SMALLEST
-TABLE = 2.0**-108  # the chance that a draw of `integer_tables` is not exact noise
+TABLE = 2.0**-108  # the chance that a draw of `integer_noise` is not exact noise
 CUT = 1e-14  # the probability of a Poisson cohort that is larger than its places
 
 
@@ -95,7 +93,7 @@ def epsilon(
     """Returns the epsilon of `plan` at `delta`, never less than the truth.
 
     It is infinite without noise, or with so little that missing tails cost more than
-    delta / 1000. By default the tightest of `ACCOUNTANTS` counts.
+    delta / 1000. By default the tightest accountant counts.
     """
     between(LEAST_DELTA, 1, delta=delta)
     name = accountant or accountant_for(plan)
@@ -333,10 +331,7 @@ def require(plan: Plan, accountant: str) -> None:
 
 
 def require_delta(plan: Plan, delta: float) -> None:
-    """Raises a ValueError unless `delta` is below one over the population.
-
-    A larger delta would allow the release of one whole unit.
-    """
+    """Raises unless `delta` is too small for the release of one whole unit."""
     if not 0 < delta * plan.population < 1:
         msg = (
             f"Expected 0 < delta < 1 / {plan.population} (one over the population), "
@@ -356,9 +351,10 @@ def between(low: float, high: float, **named: float) -> None:
 def missing(shift: float, coordinates: int, reach: float = REACH) -> float:
     """Returns the probability that noise without a client cannot make a release.
 
-    A client moves the sum by a vector v. The probability is at most the sum over
-    coordinates of `P(|N + v_i| > reach)`, which is convex in the squares of the v_i if
-    the length of v is below reach - 1. It is then largest with v in one coordinate.
+    A client moves the sum by a vector v of length `shift`, in standard deviations. The
+    probability is at most the sum over coordinates of `P(|N + v_i| > reach)`, which is
+    convex in the squares of the v_i if the length of v is below reach - 1. It is then
+    largest with v in one coordinate.
     """
     if shift > reach - 1:
         return 1.0

@@ -2,14 +2,11 @@
 
 A client bounds its message, mixes its numbers, divides by a step gamma, rounds at
 random, and may add a share of Skellam noise. The server reads the sum modulo 2^bits,
-and undoes the step and the mixing. Only integers are added, whose sums are exact, and
-no low bit of a float gives anything away.
-
-Formal guarantees, for each exchange:
+and undoes the step and the mixing. Formal guarantees, for each exchange:
 
 - the integers of one client have at most `lattice.square` as sum of their squares,
   counted exactly, whatever mixing and rounding did before;
-- the noise has exactly the chances of `integer_tables`;
+- the noise has exactly the chances of the tables of `integer_noise`;
 - what is released is a function of the sum of integers modulo 2^bits.
 
 Reference: Agarwal, Kairouz and Liu (2021), Algorithm 1, with the rounding of Kairouz,
@@ -23,8 +20,6 @@ Liu and Steinke (2021), Algorithm 1.
 ... )
 >>> keys = round_keys(jax.random.key(0), 0, 0)
 >>> one = guard.encode((), 0, jnp.array([0.3, -0.4]), keys).summand
->>> jax.tree.map(lambda leaf: leaf.dtype, one)
-(dtype('uint32'), dtype('uint32'))
 >>> guard.release((), 0, one, keys).mean.round(3)
 Array([ 0.15, -0.2 ], dtype=float32)
 """
@@ -164,12 +159,12 @@ def from_wire(
 def mixed(key: Key, vector: jax.Array, length: int) -> jax.Array:
     """Returns a vector rotated at random: none of the `length` numbers is large.
 
-    A power of two is rotated at once (signs and a Walsh-Hadamard transform), padded
-    with zeros. Of any other length the first b = `lattice.block` numbers are rotated,
+    Padded to a power of two, they are rotated at once (signs and a Walsh-Hadamard
+    transform). Of any other length the first b = `lattice.block` numbers are rotated,
     and then the last b of the result. As b is more than half of the length, each number
-    was in one of both blocks. Rotations keep norms. A number of a rotated block is a
-    sum of the block's numbers over sqrt(b) with random signs, so its mean square is the
-    block's over b, and at most that of the whole vector over b.
+    was in a block. Rotations keep norms. A number of a rotated block is a sum of the
+    block's numbers over sqrt(b) with random signs, so its mean square is the block's
+    over b, and at most that of the whole vector over b.
     """
     size = lattice.block(length)
     first = hadamard.rotated(key, vector[:size])

@@ -2,8 +2,7 @@
 
 Any algorithm becomes private by `algorithm._replace(mechanism=...)`: what is bounded is
 the message that leaves a client, after sketches, compressors and memories, since none
-of these keeps an l2 bound. Every exchange of a round is guarded, and each is a
-release: `len(costs.measure_traffic(...).sent)` of them a round, found while tracing.
+of these keeps an l2 bound. Every exchange of a round is guarded, and is a release.
 
 Formal guarantees, for each exchange of a cohort without repeated clients:
 
@@ -15,9 +14,8 @@ Formal guarantees, for each exchange of a cohort without repeated clients:
 - a message whose norm is not finite becomes zero, and is counted.
 
 A mechanism does not hide diagnostics, which the engine returns for the simulator alone.
-Noise has an end (`accounting`) and hides low bits. `gaussian` describes the remaining
-error of float32. Of integers it is zero, and clients may add shares of the noise
-(`integers`).
+`gaussian` describes the error of float32. Of integers it is zero, and clients may add
+shares of the noise (`integers`).
 
 >>> import jax, jax.numpy as jnp
 >>> from fl_sketch.privacy import clipping

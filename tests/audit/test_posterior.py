@@ -144,21 +144,6 @@ def test_rows_have_the_norms_of_the_matrix(name):
     assert norms.std() > 0 or name == "srht"
 
 
-def test_the_prior_has_the_moments_of_examples_and_excludes_nothing():
-    examples = np.random.default_rng(0).normal(size=(4000, 2, 2, 1))
-    examples[:, 0, 0] = 0.25  # a pixel that never varies
-    examples[:, 1, 1] = examples[:, 0, 1] - 1
-    prior = inversion.prior_of(examples)
-    codes = jax.random.normal(jax.random.key(0), (100_000, 4))
-    drawn = np.asarray(prior.inputs(codes))
-    assert drawn.shape == (100_000, 2, 2, 1)
-    np.testing.assert_allclose(drawn.mean(0), examples.mean(0), atol=0.02)
-    flat, drawn = examples.reshape(-1, 4), drawn.reshape(-1, 4)
-    expected = np.cov(flat.T, bias=True) + inversion.FLOOR * np.eye(4)
-    np.testing.assert_allclose(np.cov(drawn.T), expected, atol=0.03)
-    assert drawn[:, 0].std() == pytest.approx(0.01, rel=0.02)
-
-
 def test_a_search_that_gains_nothing_rests_and_the_least_value_is_taken():
     def value(x):
         return jnp.sum((x - jnp.arange(3.0)) ** 2) + 5

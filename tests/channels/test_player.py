@@ -2,7 +2,6 @@
 
 import itertools
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +18,6 @@ from fl_sketch.core.protocols import (
     Linear,
     Memory,
 )
-from fl_sketch.core.wire import byte_count
 from fl_sketch.engine import costs
 from fl_sketch.privacy import clipping, mechanism
 from fl_sketch.transforms import local
@@ -176,19 +174,3 @@ def test_a_memory_that_nobody_keeps_is_refused_by_name():
     batches = jax.eval_shape(lambda: jax.tree.map(lambda t: t[:1], optima(CLIENTS)))
     with pytest.raises(ValueError, match="forgetful.*Memory"):
         costs.measure_traffic(algorithm, PARAMS, batches)
-
-
-def test_a_number_is_a_message():
-    def counted(update, memory, *_):
-        average = yield update
-        ones = yield 1.0
-        return Delivery(jax.tree.map(lambda leaf: leaf * ones, average), update), memory
-
-    def after(channel):
-        algorithm = Algorithm(local.one_gradient(loss), channel, optax.sgd(1.0))
-        state, report = round_of(algorithm)
-        return state.server.params, int(byte_count(report.simulator_only.bytes_up))
-
-    (one, up), (other, more) = after(channels.exact()), after(Channel(counted))
-    chex.assert_trees_all_close(one, other)
-    assert more == up + 4

@@ -118,11 +118,6 @@ def test_orders_between_whole_ones_lie_on_a_line_above_the_divergence():
         assert one <= curve(np.ceil(order)) + 1e-12
 
 
-def test_a_sample_of_all_is_no_sample():
-    assert renyi.poisson_sample(curve, 1.0, symmetric=True) is curve
-    assert renyi.fixed_sample(curve, 1.0) is curve
-
-
 def plan_of(sampling="everyone", relation="add_remove", **options):
     sums = {"bits": 16, "most": 20, "lengths": (1024,)} | options
     return Plan(
