@@ -99,7 +99,8 @@ def shouting(near: Neighbours, *, exchanges: int, limit: float | jax.Array) -> L
 
     def run(server, state, batches, keys):
         del keys
-        pushed = push(near, *batches, limit)
+        client, present = batches
+        pushed = push(near, client, present, limit)
         signs = _turn(server.round + jnp.arange(exchanges))
         return Work(signs[:, None] * pushed, state, {})
 

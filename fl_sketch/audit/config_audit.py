@@ -237,8 +237,9 @@ def roots_of(config: ConfigDict, number: int) -> Roots:
 def _sampler(plan: Plan):
     if plan.sampling == "everyone":
         return engine.everyone(plan.population)
-    make = engine.poisson if plan.sampling == "poisson" else engine.fixed_size
-    return make(plan.population, plan.sample)
+    if plan.sampling == "fixed":
+        return engine.fixed_size(plan.population, int(plan.sample))
+    return engine.poisson(plan.population, plan.sample)
 
 
 def _claim(guarantee: Guarantee, plan: Plan, delta: float) -> float:

@@ -100,7 +100,8 @@ def play(
         return [np.concatenate(results[world::2]) for world in (0, 1)]
 
     learn, choose, count = PARTS
-    scores_of = _attacker(*worlds(0, learn), rate)
+    absent, present = worlds(0, learn)
+    scores_of = _attacker(absent, present, rate)
     every = [delta]
     while every[-1] < 0.1:
         every.append(every[-1] * 10**0.5)

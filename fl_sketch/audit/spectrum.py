@@ -93,10 +93,10 @@ def of_loss(
         Hessian of low rank. Rows after that mean nothing; as zeros they have no weight.
         """
         lanczos = tridiagonal(product, jax.random.rademacher(key, (d,), jnp.float32))
-        basis = lanczos.Q_tall
+        basis = jnp.asarray(lanczos.Q_tall)
         overlap = jnp.abs(jnp.triu(basis @ basis.T, 1)).max(axis=0)  # with those before
         alive = jnp.cumprod(overlap < ORTHOGONAL).astype(bool)
-        return jnp.where(alive & alive[:, None], lanczos.J_small, 0)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        return jnp.where(alive & alive[:, None], jnp.asarray(lanczos.J_small), 0)
 
     over = functools.partial(jax.lax.map, of_probe)
     if mesh is not None:

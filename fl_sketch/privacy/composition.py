@@ -27,7 +27,7 @@ def together(parts: Sequence[tuple[Plan, float]], *, delta: float) -> float:
         plan = plan._replace(relation=relation)
         known = accounting.certain(plan, z, accounting.accountant_for(plan))
         if known == math.inf:
-            return known
+            return math.inf
         if known is None:
             steps[plan._replace(steps=1), z] += plan.steps
     runs = [(plan._replace(steps=count), z) for (plan, z), count in steps.items()]

@@ -82,7 +82,8 @@ def from_words(
 def noise(key: Key, like: Message, scale: jax.typing.ArrayLike) -> Message:
     """Returns independent noise with the shapes of a message, float32."""
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32), like)
-    return trees.unraveler(shapes)(scale * standard(key, trees.count(like)))
+    numbers = jnp.asarray(scale) * standard(key, trees.count(like))
+    return trees.unraveler(shapes)(numbers)
 
 
 def on_grid(message: Message, scale: jax.typing.ArrayLike) -> Message:

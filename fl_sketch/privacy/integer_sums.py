@@ -119,7 +119,8 @@ def integers(
         wraps = jnp.sum(whole.astype(jnp.uint32) != words, dtype=jnp.float32)
         key = _key(keys.shared, Purpose.MIXING, exchange)
         vector = unmixed(key, whole.astype(jnp.float32), trees.count(inside))
-        mean = trees.unraveler(_floats(inside))(limit / scale * vector / denominator)
+        step: Any = limit / scale
+        mean = trees.unraveler(_floats(inside))(step * vector / denominator)
         withheld = {}
         if smallest:
             enough = count >= smallest

@@ -66,6 +66,7 @@ def event(plan: Plan, noise_multiplier: float) -> CurveDpEvent:
 
     def moved(by):
         """Returns the curve of all releases of sums that move by so many bounds."""
+        assert plan.integers is not None
         return functools.partial(_releases, plan.integers, noise_multiplier, by)
 
     own, symmetric = moved(plan.sensitivity), plan.releases == 1

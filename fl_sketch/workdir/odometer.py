@@ -1,4 +1,7 @@
-"""The odometer: the privacy that all runs on the same data in a folder spent.
+"""The privacy ledger: the privacy that all runs on the same data in a folder spent.
+
+It is no odometer of theory (Rogers et al., 2016), which would allow to choose later
+runs by the results of earlier ones: see `privacy.composition`.
 
 Every private run has an entry in odometer.json, written before its first round and then
 as far as it came: a name, and a `Guarantee` whose plan has the rounds that were
@@ -62,7 +65,7 @@ def read(folder: str | os.PathLike) -> Entries:
 def _guarantee(fields: Mapping[str, Any]) -> Guarantee:
     """Returns the guarantee of an entry, of an older version too if it is known."""
     fields, plan = dict(fields), dict(fields["plan"])
-    whole = plan.get("integers") or {"lengths": ()}
+    whole: dict[str, Any] = plan.get("integers") or {"lengths": ()}
     unknown = fields.pop("trials", None), whole.pop("granularity", 0)
     plan.pop("shares", 1)
     if any(unknown) or plan.pop("noise", "") == "discrete_gaussian":
