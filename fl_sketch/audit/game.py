@@ -79,11 +79,8 @@ def play(
 ) -> Found:
     """Returns how well an attacker distinguishes two worlds.
 
-    Args:
-      claim: delta -> the epsilon that is claimed of a run at this delta.
-      delta: the smallest delta of the claim.
-      trials: the number of runs of each world, rounded up to a multiple of `MULTIPLE`.
-      rate: the probability that the canary takes part in a round.
+    The `claim` has the epsilon of every delta, of which `delta` is the smallest; `rate`
+    is the probability that the canary takes part in a round.
     """
     begin = time.perf_counter()
     validate.at_least_one(trials=trials)
@@ -128,10 +125,7 @@ def play(
 
 
 def clopper_pearson(hits, count, alpha: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns one-sided bounds on the probability of `hits` in `count` trials.
-
-    Each of the two is wrong with probability `alpha`.
-    """
+    """Returns bounds on a probability, each of which is wrong with one of `alpha`."""
     from scipy import stats  # takes half a second to import
 
     hits, count = np.asarray(hits, float), np.asarray(count, float)

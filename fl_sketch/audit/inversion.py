@@ -75,13 +75,10 @@ def client_view(
     keys: Keys,
     batches: Callable[[jax.Array], Any],
 ) -> View:
-    """Returns inputs -> the first message of a client in its first round.
+    """Returns inputs -> the first message of a client, bounded by its mechanism.
 
-    Args:
-      algorithm: the client's algorithm; the bound of its mechanism is applied.
-      server: what clients download.
-      keys: the keys of the round, or others if the attacker does not know the hashes.
-      batches: inputs -> the client's batches, labels included.
+    The `keys` are those of the round, or others if the attacker does not know the
+    hashes; `batches` makes batches of inputs, labels included.
     """
 
     def view(inputs):
@@ -122,15 +119,9 @@ def invert(
 ) -> Found:
     """Returns the inputs whose message is nearest to the one that was `seen`.
 
-    It can be jitted, and mapped over images and starts.
-
-    Args:
-      view: inputs -> message.
-      seen: the message.
-      start: the first inputs, which need not be in [0, 1].
-      optimizer: "gd", plain gradient descent as in the theorem; "adam"; "lbfgs", which
-        searches along lines and has no rate.
-      smoothness: the weight of the total variation of images, a prior.
+    It can be jitted, and mapped over images and starts. The optimizer "gd" is plain
+    gradient descent as in the theorem; "lbfgs" searches along lines and has no rate.
+    The `smoothness` is the weight of the total variation of images, a prior.
     """
     view, off = _compared(view, seen)
 
@@ -157,14 +148,9 @@ def most_probable(
 ) -> Found:
     """Returns the inputs of largest posterior density that a search finds.
 
-    The objective is the negative logarithm of that density, up to a constant. Other
-    arguments are those of `invert`.
-
-    Args:
-      deviations: the standard deviation of the noise on every number of the message; 0
-        for a number that never varies.
-      prior: the Gaussian of each input, independently.
-      start: the code of the first inputs; zeros are the mean.
+    The objective is the negative logarithm of that density, up to a constant. The
+    `deviations` are those of the noise on every number of the message; 0 for one that
+    never varies. The `start` is the code of the first inputs; zeros are the mean.
     """
     view, off = _compared(view, seen)
     target = trees.ravel(seen)

@@ -42,21 +42,13 @@ AT_ONCE = 16  # canaries whose directions are in memory at the same time
 
 
 class Canaries(NamedTuple):
-    """Artificial clients, with numbers from `first` on.
+    """Artificial clients, with numbers from `first` on."""
 
-    Attributes:
-      first: the number of the first, and of true clients.
-      count: the number of canaries.
-      coins: 1.0 or -1.0, float32 [count].
-      away: whether those with -1.0 do not take part, rather than push down.
-      key: the key of their directions.
-    """
-
-    first: int
+    first: int  # also the number of true clients
     count: int
-    coins: jax.Array
-    away: bool
-    key: Key
+    coins: jax.Array  # 1.0 or -1.0
+    away: bool  # those with -1.0 do not take part, rather than push down
+    key: Key  # of their directions
 
     def direction(self, number: jax.Array, like: Tree) -> Tree:
         """Returns the signs of canary `number`, a tree with the shapes of `like`.

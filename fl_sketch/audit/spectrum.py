@@ -44,13 +44,10 @@ NEAR = 1e-8  # of the largest: closer nodes would make a corner too large
 class Spectrum(NamedTuple):
     """What each probe saw of the eigenvalues of a d-by-d matrix.
 
-    Attributes:
-      tridiagonal: the matrices of Lanczos, shape=(probes, steps, steps), with zeros
-        after the step that has seen everything.
-      d: the number of eigenvalues.
+    The matrices of Lanczos have zeros after the step that has seen everything.
     """
 
-    tridiagonal: jax.Array | np.ndarray
+    tridiagonal: jax.Array | np.ndarray  # [probes, steps, steps]
     d: int
 
 
@@ -68,15 +65,6 @@ def of_loss(
 
     It costs probes * steps products, each about two gradients, and memory for `steps`
     vectors of length d.
-
-    Args:
-      loss: `(params, batch) -> scalar`.
-      params: where the Hessian is taken.
-      batches: batches of one size, along a leading axis.
-      key: the key of the probes.
-      probes: the number of random vectors.
-      steps: the number of steps of Lanczos, at most d.
-      mesh: the devices that share the probes; None: one has all.
     """
     require_key(key)
     d = trees.size(params)

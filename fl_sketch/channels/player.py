@@ -4,6 +4,7 @@ A channel is written as if all clients sent at once. An engine visits them a few
 time, so it plays the generator again in every pass, up to the message whose mean is not
 known yet. When all means are known, the rest of the round is the same for everyone.
 
+>>> from fl_sketch.core.protocols import Round
 >>> def talk(update, memory, keys, round):
 ...     average = yield 2 * update
 ...     return Delivery(average, update), memory

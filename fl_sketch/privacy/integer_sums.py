@@ -120,7 +120,10 @@ def integers(
         key = _key(keys.shared, Purpose.MIXING, exchange)
         vector = unmixed(key, whole.astype(jnp.float32), trees.count(inside))
         step: Any = limit / scale
-        mean = trees.unraveler(_floats(inside))(step * vector / denominator)
+        shapes = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, "float32"), inside
+        )
+        mean = trees.unraveler(shapes)(step * vector / denominator)
         withheld = {}
         if smallest:
             enough = count >= smallest
@@ -249,10 +252,6 @@ def _shaped(words: jax.Array, message: Message) -> Any:
         parts.append(words[first : first + leaf.size].reshape(leaf.shape))
         first += leaf.size
     return treedef.unflatten(parts), words[first:]
-
-
-def _floats(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, "float32"), tree)
 
 
 def _key(key: Key, purpose: Purpose, exchange: int) -> Key:

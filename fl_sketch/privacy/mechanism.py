@@ -86,8 +86,6 @@ def adaptive(
       start: the threshold C of the first round.
       noise_multiplier: the multiplier z of both together.
       denominator: the fixed number r of expected clients.
-      quantile: the share of messages that should be no longer than C.
-      rate: the rate of the threshold's steps.
       count_noise: the standard deviation s_b of the noise on the sum of b_i - 1/2;
         about r / 20.
 

@@ -123,14 +123,9 @@ def skellam(orders: np.ndarray, *, variance: float, l1: float, l2: float) -> np.
 def poisson_sample(curve: Curve, rate: float, *, symmetric: bool) -> Curve:
     """Returns the curve of a mechanism on a Poisson sample; units are added or removed.
 
-    It bounds the divergences in both directions.
-
-    Args:
-      curve: that of the mechanism on all units of a sample.
-      rate: the probability with which a unit is in the sample.
-      symmetric: whether it is one sum with noise that is as likely as its opposite. A
-        reflection then exchanges both neighbours, and the direction that has a formula
-        is the larger one.
+    It bounds both directions. If the mechanism is one sum with noise that is as likely
+    as its opposite (`symmetric`), a reflection exchanges both neighbours, and the
+    direction that has a formula is the larger one.
     """
     further = 0.0 if symmetric else math.log(3)
 
