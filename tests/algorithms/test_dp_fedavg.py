@@ -9,7 +9,8 @@ import pytest
 
 from fl_sketch import algorithms, engine
 from fl_sketch.core.keys import Purpose, for_purpose, round_keys
-from fl_sketch.privacy import accounting, gaussian, literature
+from fl_sketch.privacy import gaussian
+from fl_sketch.theory import das as theory
 from tests.oracles import das
 from tests.quadratics import PARAMS, STEPS, flat, loss, optima
 from tests.simulation import simulate
@@ -58,7 +59,7 @@ def test_without_a_bound_that_binds_it_is_fedavg():
 
 def test_the_papers_formula_for_its_noise():
     # sigma^2 = q K C^2 log(1/delta) / (n epsilon)^2 on the mean; z = r sigma / C.
-    plan = accounting.Plan(steps=500, sample=20, population=100)
     sigma = (500 * np.log(1e6)) ** 0.5 * 3.0 / (100 * 5.0)
-    z = literature.das_noise_multiplier(plan, epsilon=5.0, delta=1e-6)
+    promise = {"epsilon": 5.0, "delta": 1e-6}
+    z = theory.noise_multiplier(rounds=500, n=100, r=20, **promise)
     assert z == pytest.approx(20 * sigma / 3.0)

@@ -107,11 +107,11 @@ def contents(folder):
     return {p.name: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_a_longer_private_run_needs_noise_that_was_planned_for_it(tmp_path):
+def test_a_longer_private_run_needs_the_same_noise(tmp_path):
     ran(tmp_path / "one", **PRIVATE)
-    with refused("privacy.planned_rounds", "rounds=4"):
+    with refused("privacy.noise_multiplier", "rounds=4"):
         ran(tmp_path / "one", extend=True, **PRIVATE | {"rounds": 8})
-    planned = PRIVATE | {"privacy__planned_rounds": 8}
+    planned = PRIVATE | {"privacy__noise_multiplier": 2.0}
     summary = ran(tmp_path / "two", **planned)
     before = contents(tmp_path / "two")
     with refused("secret", tmp_path / "two"):  # which a run that is done forgets
@@ -245,7 +245,7 @@ def test_the_best_point_of_a_sweep_is_taken_away(tmp_path):
 
 def test_a_longer_private_run_may_not_be_fetched_in_another_way(tmp_path):
     private = {"privacy__bound": "clip", "privacy__noise_multiplier": 2.0,
-               "privacy__planned_rounds": 8, "privacy__relation": "replace_one",
+               "privacy__relation": "replace_one",
                "data__classes": 10, "data__clients": 20, "cohort__size": 10,
                "sketch__compression": 2.0, "checkpoint_every": 1}  # fmt: skip
     # First visits cost missed messages too, which later visits make up for.

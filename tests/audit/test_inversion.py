@@ -9,8 +9,7 @@ import optax
 import pytest
 
 from fl_sketch import algorithms, channels, sketch
-from fl_sketch.audit import gradient_inversion as inversion
-from fl_sketch.audit import likeness
+from fl_sketch.audit import inversion
 from fl_sketch.core.keys import round_keys
 from fl_sketch.core.protocols import Algorithm, Server
 from fl_sketch.privacy import clipping, mechanism
@@ -74,7 +73,10 @@ def attacker(op, steps, z, iterations, optimizer):
         )
 
     def on_all(messages, keys):
-        starts = inversion.starts(jax.random.key(3), IMAGES.shape[1:], len(IMAGES))
+        keys_of = jax.random.split(jax.random.key(3), len(IMAGES))
+        starts = jax.vmap(lambda k: inversion.starts(k, IMAGES.shape[1:], None)[0])(
+            keys_of
+        )
         rows = messages, LABELS, starts
         return jax.lax.map(lambda row: on_client(*row, keys), rows)
 
@@ -97,7 +99,7 @@ def attack(op, *, keys=KEYS, steps=1, noise=(None,), iterations=150, optimizer="
         found = attacker(op, steps, noise[0], iterations, optimizer)(seen, keys)
         assert found.curve.shape == (3, iterations)
         for true, guess in zip(IMAGES, np.asarray(found.inputs), strict=True):
-            psnr.append(float(likeness.psnr(true[0], guess[0])))
+            psnr.append(float(inversion.psnr(true[0], guess[0])))
     return psnr
 
 
@@ -111,14 +113,6 @@ def test_who_knows_the_hashes_finds_images_and_who_does_not_finds_nothing():
 @pytest.mark.parametrize(("name", "size"), [("gaussian", 64), ("srht", 256)])
 def test_no_operator_hides_anything(name, size):
     assert np.median(attack(getattr(sketch, name)(size), iterations=100)) > 30
-
-
-def test_fewer_numbers_than_pixels_are_not_enough():
-    assert max(attack(sketch.count_sketch(16), iterations=50)) < 20
-
-
-def test_more_local_steps_are_simulated():
-    assert np.median(attack(PLAIN, steps=3, iterations=250)) > 30
 
 
 def test_adam_and_plain_descent_get_somewhere_too():
@@ -142,14 +136,16 @@ def test_what_is_released_has_the_noise_of_the_whole_sum(z):
     seen = inversion.released(exact(clipped(2.0, z)), message, KEYS)["x"]
     assert float(jnp.std(seen)) == pytest.approx(2 * z, rel=0.02, abs=1e-8)
     assert z or np.allclose(seen, message["x"], rtol=1e-5)
+    nothing = inversion.released(exact(clipped(2.0, z)), {"x": jnp.zeros(3)}, KEYS)
+    assert jnp.isfinite(nothing["x"]).all()  # of a message of zeros
 
 
 def test_mechanisms_that_cannot_be_attacked_so_are_refused():
-    guard = mechanism.distributed(
-        clipping.clip(1.0), noise_multiplier=1.0, denominator=5, smallest=5
+    guard = mechanism.integers(
+        clipping.clip(1.0), noise_multiplier=1.0, denominator=5, bits=16
     )
     with pytest.raises(ValueError, match="central noise"):
-        inversion.released(exact(guard), (jnp.ones(3), jnp.ones(())), KEYS)
+        inversion.released(exact(guard), jnp.ones(3), KEYS)
     with pytest.raises(ValueError, match="optimizer='adams'"):
         inversion.invert(lambda z: z, jnp.ones(3), jnp.ones(3), optimizer="adams")
 
@@ -158,17 +154,17 @@ def test_likeness_is_what_its_names_say():
     random = np.random.default_rng(0)
     true = random.uniform(size=(28, 28, 1))
     noisy = [true + s * random.normal(size=true.shape) for s in (0.0, 0.02, 0.2)]
-    psnr = [float(likeness.psnr(true, image)) for image in noisy]
-    ssim = [likeness.ssim(true, image) for image in noisy]
+    psnr = [float(inversion.psnr(true, image)) for image in noisy]
+    ssim = [inversion.ssim(true, image) for image in noisy]
     assert psnr[0] == 100 and psnr[0] > psnr[1] > psnr[2]
     assert ssim[0] == pytest.approx(1.0) and ssim[0] > ssim[1] > ssim[2]
-    assert likeness.ssim(true, 1 - true) < 0
+    assert inversion.ssim(true, 1 - true) < 0
     # Only places around which the window of 11 x 11 is inside count.
     framed = true.copy()
     framed[0], framed[:, 0] = 0, 0
     inner = np.s_[1:-1, 1:-1]
-    assert likeness.ssim(true, framed) < 1
-    assert likeness.ssim(true[inner], framed[inner]) == pytest.approx(1.0)
+    assert inversion.ssim(true, framed) < 1
+    assert inversion.ssim(true[inner], framed[inner]) == pytest.approx(1.0)
     plain = np.zeros((11, 11, 1))
     plain[5, 5] = 1.0
     # One place: by hand from the window's weights, of which the middle's is w.
@@ -176,6 +172,6 @@ def test_likeness_is_what_its_names_say():
     w = float((weights / weights.sum())[5] ** 2)
     c1, c2 = 0.01**2, 0.03**2
     by_hand = (c1 / (w**2 + c1)) * (c2 / (w - w**2 + c2))
-    assert likeness.ssim(plain, plain * 0) == pytest.approx(by_hand, rel=1e-6)
-    assert float(likeness.psnr(true * 0, true * 0 + 0.1)) == pytest.approx(20.0)
-    assert float(likeness.mse(true * 0, true * 0 - 5)) == 0  # cut to [0, 1]
+    assert inversion.ssim(plain, plain * 0) == pytest.approx(by_hand, rel=1e-6)
+    assert float(inversion.psnr(true * 0, true * 0 + 0.1)) == pytest.approx(20.0)
+    assert float(inversion.mse(true * 0, true * 0 - 5)) == 0  # cut to [0, 1]
