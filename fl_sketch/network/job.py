@@ -48,7 +48,6 @@ ALIKE = {  # keys that sites have no use for, and their values
     "compute.model_devices": (1,),
     "privacy.unit": ("client",),
     "privacy.noise": policy.NOISES,
-    "privacy.watch": (False,),
 }
 COMPARED = ("fl_sketch", "jax")  # packages of which all have one version
 
