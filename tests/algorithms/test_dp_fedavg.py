@@ -11,7 +11,7 @@ from scipy import stats
 
 from fl_sketch import algorithms, engine
 from fl_sketch.core.keys import Purpose, for_purpose, round_keys
-from fl_sketch.privacy import accounting, gaussian, literature
+from fl_sketch.privacy import gaussian
 from tests.channels.rounds import quickly
 from tests.oracles import das
 from tests.quadratics import PARAMS, STEPS, flat, loss, optima
@@ -79,18 +79,3 @@ def test_the_random_iterate_is_any_of_them_alike():
     found = np.asarray(chosen(jax.random.split(KEY, 4000)), int)
     counts = np.bincount(found, minlength=rounds)
     assert stats.chisquare(counts).pvalue > 1e-3
-
-
-def test_a_random_iterate_that_was_not_kept_is_refused():
-    algorithm = algorithms.dp_fedavg(loss, noise_multiplier=0.0, **OPTIONS)
-    server, _ = engine.initial_server(algorithm, PARAMS)
-    with pytest.raises(ValueError, match="keep_random_iterate"):
-        algorithms.random_iterate(server)
-
-
-def test_the_papers_formula_for_its_noise():
-    # sigma^2 = q K C^2 log(1/delta) / (n epsilon)^2 on the mean; z = r sigma / C.
-    plan = accounting.Plan(steps=500, sample=20, population=100)
-    sigma = (500 * np.log(1e6)) ** 0.5 * 3.0 / (100 * 5.0)
-    z = literature.das_noise_multiplier(plan, epsilon=5.0, delta=1e-6)
-    assert z == pytest.approx(20 * sigma / 3.0)

@@ -3,7 +3,6 @@
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
 from jax.extend.core import ClosedJaxpr, Jaxpr
@@ -117,13 +116,6 @@ def test_what_follows_aggregate_is_computed_once_and_known_to_be_the_same():
     assert not any("V:devices" in str(aval) for aval in shapes(after))
 
 
-def test_an_axis_that_no_map_has_is_refused_by_name():
-    tx = optax.chain(transforms.aggregate("device"), optax.sgd(1.0))
-    arguments = some_grads(DEVICES * CLIENTS), tx.init(PARAMS), PARAMS, KEY
-    with pytest.raises(ValueError, match="axis_name='device'"):
-        jax.make_jaxpr(client_step(tx))(*arguments)
-
-
 def test_a_message_that_goes_around_the_mean_is_refused():
     op = sketch.count_sketch(15)
     leaky = optax.chain(transforms.sketch(op), transforms.desketch(op), optax.sgd(1.0))
@@ -144,28 +136,3 @@ def test_a_message_that_goes_around_the_mean_is_refused():
     )
     with pytest.raises(ValueError, match="replicat|out_specs"):
         jax.make_jaxpr(step)(*arguments)
-
-
-def test_the_key_and_the_parameters_are_asked_for():
-    op = sketch.count_sketch(15)
-    tx, back = transforms.sketch(op), transforms.desketch(op)
-    for call, word in (
-        (lambda: tx.update(PARAMS, tx.init(PARAMS), PARAMS), "key=key"),
-        (lambda: back.update(op.zeros(), back.init(PARAMS), PARAMS), "key=key"),
-        (lambda: back.update(op.zeros(), back.init(PARAMS), key=KEY), "params"),
-    ):
-        with pytest.raises(ValueError, match=word):
-            call()
-
-
-def test_a_round_has_its_own_key_and_does_not_compile_again():
-    op = sketch.count_sketch(15)
-    tx = chained(op, optax.sgd(1.0))
-    step = jax.jit(client_step(tx))
-    grads = some_grads(DEVICES * CLIENTS)
-    results = [
-        step(grads, tx.init(PARAMS), PARAMS, jax.random.key(number))[0]["w"]
-        for number in range(3)
-    ]
-    assert step._cache_size() == 1
-    assert not np.array_equal(results[0], results[1])
