@@ -25,7 +25,6 @@ from fl_sketch.algorithms.cd_adam import cd_adam as cd_adam
 from fl_sketch.algorithms.cocktail_sgd import cocktail_sgd as cocktail_sgd
 from fl_sketch.algorithms.dp_fedavg import dp_fedavg as dp_fedavg
 from fl_sketch.algorithms.dp_fedavg import dp_normfedavg as dp_normfedavg
-from fl_sketch.algorithms.dp_fedavg import random_iterate as random_iterate
 from fl_sketch.algorithms.ef21 import ef21 as ef21
 from fl_sketch.algorithms.fedavg import fedavg as fedavg
 from fl_sketch.algorithms.fedgate import fedcomgate as fedcomgate

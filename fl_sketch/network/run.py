@@ -92,7 +92,7 @@ class _Playing:
             return secrets.roots(setup.config.seed, secret)
 
         def start(key: Key | Roots) -> State:
-            first = jitted(lambda key: setup.start(setup.numbers, key, rows=1))(key)
+            first = jitted(lambda key: setup.start(setup.numbers, key))(key)
             return State(first.server, ())
 
         return tasks.described(

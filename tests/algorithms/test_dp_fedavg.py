@@ -3,16 +3,13 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from scipy import stats
 
 from fl_sketch import algorithms, engine
 from fl_sketch.core.keys import Purpose, for_purpose, round_keys
 from fl_sketch.privacy import gaussian
-from tests.channels.rounds import quickly
 from tests.oracles import das
 from tests.quadratics import PARAMS, STEPS, flat, loss, optima
 from tests.simulation import simulate
@@ -57,25 +54,3 @@ def test_without_a_bound_that_binds_it_is_fedavg():
     plain = algorithms.fedavg(loss, client_rate=0.05)
     one, other = (flat(run(a)[0].server.params) for a in (private, plain))
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-
-
-def test_the_random_iterate_is_any_of_them_alike():
-    """Of models 0, 1, 2 and 3, in which each number is that of its round."""
-    algorithm = algorithms.dp_fedavg(
-        loss, noise_multiplier=0.0, keep_random_iterate=True, **OPTIONS
-    )
-    rounds, tx = 4, algorithm.server
-
-    @quickly
-    @jax.vmap
-    def chosen(key):
-        state = tx.init(jnp.zeros(()))
-        for number in range(rounds):
-            own = jax.random.fold_in(key, number)
-            _, state = tx.update(jnp.ones(()), state, jnp.float32(number), key=own)
-        server, _ = engine.initial_server(algorithm, PARAMS)
-        return algorithms.random_iterate(server._replace(opt=state))
-
-    found = np.asarray(chosen(jax.random.split(KEY, 4000)), int)
-    counts = np.bincount(found, minlength=rounds)
-    assert stats.chisquare(counts).pvalue > 1e-3
