@@ -74,16 +74,17 @@ def test_poisson_may_bring_nobody():
     assert nobody.mean() == pytest.approx(0.9**10, abs=0.03)
 
 
-def test_dropout_averages_over_those_who_answer():
+def test_dropout_averages_over_those_who_answer_and_all_were_asked():
     cohorts = many(engine.with_dropout(engine.everyone(20), 0.25))
     answered = np.asarray(cohorts.weights).sum(axis=1)
     assert answered.mean() == pytest.approx(15, abs=0.2)
     np.testing.assert_allclose(cohorts.denominator, np.maximum(answered, 1e-9))
+    assert cohorts.asked.all()
 
 
 def test_padding_adds_places_without_weight():
     cohort = padded(engine.everyone(5)(KEYS[0]), 4)
-    assert cohort.ids.shape == (8,)
+    assert cohort.ids.shape == (8,) and cohort.asked.sum() == 5
     assert float(jnp.sum(cohort.weights)) == 5
     assert padded(cohort, 4) is cohort
 
@@ -112,11 +113,3 @@ def test_clients_count_with_their_own_weights():
     )(KEYS[0])
     np.testing.assert_array_equal(cohort.weights, sizes[cohort.ids] * cohort.asked)
     assert float(cohort.denominator) == 2 * 3
-
-
-def test_who_drops_out_was_asked_all_the_same():
-    cohort = engine.with_dropout(engine.fixed_size(90, 40), 0.5)(KEYS[0])
-    assert cohort.asked.sum() == 40
-    assert 5 < (cohort.weights > 0).sum() < 35
-    longer = padded(cohort, 32)
-    assert longer.asked.sum() == 40 and longer.ids.size == 64

@@ -145,7 +145,7 @@ def test_runs_of_other_clients_have_an_epsilon_together_if_the_caller_says_so(tm
         for folder, clients in {"a": CLIENTS, "b": others}.items():
             change = NOISY | {"rounds": 1, "clients": clients, "partition": name}
             played(place / folder, **change)
-        entries = odometer.below(place, "none")
+        entries = odometer.below(place)
         assert len(entries) == 2 and odometer.total({"a": entries["a/run"]})
         if name:
             assert odometer.total(entries).runs == 2

@@ -65,18 +65,6 @@ def test_the_cheapest_way_depends_on_how_often_a_client_is_drawn():
         price("post")
 
 
-def test_replies_and_means_are_counted_within_a_round():
-    for name in ("safl", "heaprix", "heaprix_gate"):
-        algorithm = CATALOGUE[name]
-        found = traffic.measure_traffic(algorithm, PARAMS, BATCHES)
-        one = traffic.prices(algorithm, PARAMS, found, download="model", rounds=10)
-        who, told = (np.zeros(1, int), np.ones(1, bool)), found.bits_told // 8
-        report = engine.SimulatorOnly(*who, 0, told, {})
-        down = ledger.record(ledger.empty(1), one, 0, report).down
-        assert one.model + one.within == down
-        assert bool(one.within) == (name != "safl")
-
-
 def test_the_cheapest_way_counts_warm_up_and_newcomers_as_the_ledger_does():
     follow = prices.Follow(begin=200, missed=5, early=100, warmup=20)
     model = prices.Prices(100, follow=follow)

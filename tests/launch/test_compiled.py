@@ -9,7 +9,6 @@ import pytest
 from jax import monitoring
 from jax.experimental.compilation_cache import compilation_cache
 
-from fl_sketch.core import files
 from launch import compiled
 
 NAMES = (
@@ -88,19 +87,3 @@ def test_a_folder_that_others_can_write_is_not_used(tmp_path, capsys):
     with compiled.kept(str(tmp_path)):
         assert jax.config.jax_compilation_cache_dir is None
     assert str(private) in capsys.readouterr().err
-
-
-def test_the_flag_is_before_the_folder_of_jax_and_that_before_the_users(tmp_path):
-    elsewhere, flag = str(tmp_path / "elsewhere"), str(tmp_path / "flag")
-    for folder in (None, "", flag):
-        jax.config.update("jax_compilation_cache_dir", elsewhere)
-        with compiled.kept(folder):
-            used = jax.config.jax_compilation_cache_dir
-        assert used == elsewhere if folder is None else (used or "").startswith(folder)
-        assert jax.config.jax_compilation_cache_dir == elsewhere
-    jax.config.update("jax_compilation_cache_dir", None)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "user_cache", lambda: tmp_path / "user")
-        with compiled.kept(None):
-            used = jax.config.jax_compilation_cache_dir
-    assert used.startswith(str(tmp_path / "user" / "compiled"))

@@ -77,16 +77,6 @@ def test_other_versions_are_refused_unless_they_are_accepted(folder, monkeypatch
     ran(folder, accept=["versions"])
 
 
-@pytest.mark.parametrize("text", ["", "\x00\x01,\nround\n1,2,3\n"], ids=range(2))
-def test_rows_that_are_lost_or_of_anything_else_are_written_again(folder, ended, text):
-    path = folder / "metrics.csv"
-    path.unlink()
-    if text:
-        path.write_bytes(text.encode() + b"\xff\n")
-    ran(folder)
-    assert numbers(folder)[0] == numbers(ended)[0]
-
-
 def test_links_in_a_folder_are_refused(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "run").mkdir()

@@ -8,7 +8,6 @@ import pytest
 from flax.traverse_util import flatten_dict
 from safetensors.numpy import load_file
 
-from fl_sketch.engine import loop
 from fl_sketch.run import load_params, run, task_of
 from fl_sketch.workdir import checkpoint, weights
 from tests.models import own
@@ -134,20 +133,3 @@ def test_a_folder_without_the_rest_of_the_model_says_so(after, tmp_path, damage)
         load_params(folder)
     with refused(path):
         task_of(config_of(model__init_from=str(folder)))
-
-
-@pytest.mark.parametrize(
-    ("changes", "name"),
-    [
-        ({"client__trains": "dense9"}, "dense9"),
-        ({"client__trains": "lora(rank=17, on=dense1)"}, "rank"),
-        ({"client__trains": "."}, "trains"),
-        ({"model__init_from": ""}, "init_from"),
-        ({"model__fresh": "dense2"}, "dense2"),
-    ],
-    ids=range(5),
-)
-def test_what_cannot_train_is_said_in_one_line(before, changes, name, monkeypatch):
-    monkeypatch.setattr(loop, "play", None)
-    with refused(name):
-        task_of(lora_config(before, **changes))

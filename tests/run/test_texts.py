@@ -1,11 +1,10 @@
 """Texts train as images do: words with labels, characters by who says them."""
 
-import numpy as np
 import pytest
 
 from fl_sketch.run import task_of
 from tests.data import fake_raw
-from tests.run.configs import NOISY, config_with, refused, rows_of
+from tests.run.configs import NOISY, config_with, refused
 
 pytestmark = pytest.mark.slow
 
@@ -33,14 +32,6 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("raw")
     fake_raw.write(folder)
     return folder
-
-
-@pytest.mark.parametrize("changes", [WORDS, CHARACTERS], ids=["words", "characters"])
-def test_texts_train(changes, folder):
-    rows = rows_of(str(folder), rounds=30, eval_every=15, **changes)
-    assert np.isfinite([row["test_loss"] for row in rows]).all()
-    assert rows[-1]["train_loss"] < rows[0]["train_loss"]
-    assert 0 <= rows[-1]["test_accuracy"] <= 1
 
 
 @pytest.mark.parametrize(

@@ -54,20 +54,6 @@ def test_a_scaled_run_trains_on_scaled_inputs_and_says_what_it_found():
     assert losses[0] == losses[1] != losses[2]
 
 
-@pytest.mark.slow
-def test_clients_take_steps_of_another_optimizer():
-    plain, again, momentum, decayed = (
-        rows_of(**SHORT, **changes)[-1]["train_loss"]
-        for changes in (
-            {},
-            {"client__optimizer": "sgd(nesterov=False)"},
-            {"client__optimizer": "sgd(momentum=0.9)"},
-            {"client__weight_decay": 0.1},
-        )
-    )
-    assert plain == again and len({plain, momentum, decayed}) == 3
-
-
 NOISY = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}
 
 

@@ -5,7 +5,6 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.sharding import PartitionSpec as P
 
 from fl_sketch import sketch, transforms
@@ -78,42 +77,6 @@ def test_sketched_step_is_the_sketch_of_the_mean(layout):
     expected = op.transpose(KEY, op.apply(KEY, mean), PARAMS)
     expected = jax.tree.map(jnp.negative, expected)
     chex.assert_trees_all_close(params, expected, rtol=1e-4, atol=1e-5)
-
-
-def equations(jaxpr):
-    """Yields all equations in order, those of inner jaxprs after their owner."""
-
-    def is_program(leaf):
-        return isinstance(leaf, Jaxpr | ClosedJaxpr)
-
-    for equation in jaxpr.eqns:
-        yield equation
-        leaves = jax.tree.leaves(equation.params, is_leaf=is_program)
-        for inner in filter(is_program, leaves):
-            yield from equations(getattr(inner, "jaxpr", inner))
-
-
-def after_the_mean(step, *arguments):
-    found = list(equations(jax.make_jaxpr(step)(*arguments).jaxpr))
-    sums = [n for n, e in enumerate(found) if e.primitive.name.startswith("psum")]
-    return found[: sums[0]], found[sums[-1] + 1 :], len(sums)
-
-
-def test_what_follows_aggregate_is_computed_once_and_known_to_be_the_same():
-    op = sketch.gaussian(11)
-    tx = chained(op, optax.adam(0.1))
-    arguments = some_grads(DEVICES * CLIENTS), tx.init(PARAMS), PARAMS, KEY
-    before, after, sums = after_the_mean(client_step(tx), *arguments)
-    assert sums == 1
-    assert len(after) > 20
-
-    def shapes(found):
-        return [v.aval for equation in found for v in equation.outvars]
-
-    assert any(CLIENTS in aval.shape for aval in shapes(before))
-    assert not any(CLIENTS in aval.shape for aval in shapes(after))
-    assert any("V:devices" in str(aval) for aval in shapes(before))
-    assert not any("V:devices" in str(aval) for aval in shapes(after))
 
 
 def test_a_message_that_goes_around_the_mean_is_refused():
