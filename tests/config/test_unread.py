@@ -69,7 +69,16 @@ def test_an_algorithm_gets_what_it_requires_and_nothing_else_is_made(name, monke
     assert {*method.requires} <= {*taken(method, parts)} <= {*method.takes}
 
 
-@pytest.mark.parametrize("name", catalog.methods())
+QUICK = ("safl", "ef21", "fedsketchgate", "fetchsgd", "marina", "private_sketching")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+        for name in catalog.methods()
+    ],
+)
 def test_steps_are_read_unless_the_catalogue_says_that_they_are_not(name):
     config, method = default.get_config(), catalog.method(name)
     if name == "marina":

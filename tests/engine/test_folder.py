@@ -185,17 +185,6 @@ def test_another_private_call_is_refused_in_one_line(noisy, what):
     refused(noisy, words, **NOISY | change | key)
 
 
-def test_a_secret_that_was_lost_or_damaged_is_refused_in_one_line(noisy):
-    path, key = noisy / secrets.FILE, {"key": engine.secret_roots(0)}
-    raw = path.read_bytes()
-    for spoilt in (bytes(len(raw)), raw[:5], None):
-        path.unlink()
-        if spoilt is not None:
-            secrets.keep(noisy, secrets.Secret(spoilt))
-        refused(noisy, "secret", **NOISY, **key)
-    secrets.keep(noisy, secrets.Secret(raw))
-
-
 def test_other_devices_are_accepted_where_they_are_named(tmp_path):
     killed(tmp_path, 4)
     change = {"devices": jax.devices()[:2]}

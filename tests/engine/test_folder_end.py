@@ -3,7 +3,6 @@
 import json
 import shutil
 
-import jax.numpy as jnp
 import pytest
 
 from fl_sketch import data, engine
@@ -83,24 +82,6 @@ def test_a_run_that_is_done_is_not_taken_back_to_an_earlier_round(
     with refused(newest):
         played(folder, **NOISY, key=engine.secret_roots(0))
     assert bytes_in(folder) == before
-
-
-def looked(params=None):
-    del params
-    return {"half": jnp.float32(0.5), "count": 3, "flag": True, "word": "\"a, 'b'"}
-
-
-def test_what_look_returned_has_its_type_in_a_run_that_goes_on(tmp_path):
-    killed(tmp_path, 6, look=looked)
-    run = played(tmp_path, look=looked)
-    again = played(tmp_path, look=looked)
-    for history in (run.history, again.history):
-        for row in history:
-            values = {name: row[name] for name in looked()}
-            assert values == looked()
-            assert [*map(type, values.values())] == [float, int, bool, str]
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["word"] == looked()["word"]
 
 
 def test_a_damaged_checkpoint_is_a_warning(tmp_path):

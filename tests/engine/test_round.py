@@ -12,7 +12,6 @@ import pytest
 from fl_sketch import channels, engine, sketch
 from fl_sketch.core.protocols import Algorithm, Channel, Delivery
 from fl_sketch.core.wire import byte_count
-from fl_sketch.engine.cohort import padded
 from fl_sketch.privacy import clipping, mechanism
 from fl_sketch.transforms import local
 from tests.meshes import mesh_of
@@ -20,15 +19,13 @@ from tests.oracles import rounds as oracle
 from tests.quadratics import (
     ALGORITHMS,
     COUNT,
-    PARAMS,
     SGD,
     STEPS,
-    fetch,
     flat,
     loss,
     optima,
 )
-from tests.simulation import KEY, cohort_of, compiled, simulate, with_cohort
+from tests.simulation import KEY, cohort_of, simulate, with_cohort
 
 QUICK = ("fedavg", "safl", "heaprix", "ef21", "gradient_tracking", "fetch_sgd")
 every_algorithm = pytest.mark.parametrize(
@@ -80,31 +77,6 @@ def test_one_run_is_like_another_and_rounds_may_be_cut(name):
     first, _ = alone(name)[1]
     both, _ = run(name, rounds=3, start=first)
     chex.assert_trees_all_equal(both, whole)
-
-
-@functools.cache
-def fetched(name):
-    """Returns what came of a round of three places, whose batches are fetched."""
-    state = engine.initial_state(ALGORITHMS[name], PARAMS, CLIENTS)
-    return of_three(name, fetch)(state, KEY, THREE, DATA)
-
-
-def of_three(name, fetch):
-    mesh = mesh_of(2, "clients")
-    return compiled(engine.make_round(ALGORITHMS[name], fetch, mesh))
-
-
-THREE = cohort_of([0, 2, 5])
-
-
-@pytest.mark.parametrize("name", ["safl", "ef21"])
-def test_batches_may_come_as_a_plan(name):
-    ids = THREE.ids if name == "safl" else padded(THREE, 2).ids
-    plan = np.broadcast_to(DATA[ids][:, None], (len(ids), STEPS, 16))
-    state = engine.initial_state(ALGORITHMS[name], PARAMS, CLIENTS)
-    one_round = of_three(name, lambda data, client, plan, key: plan)
-    planned = one_round(state, KEY, THREE, None, plan)
-    chex.assert_trees_all_equal(planned, fetched(name))
 
 
 def test_fedavg_is_the_arithmetic_of_its_steps():

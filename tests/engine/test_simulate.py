@@ -188,14 +188,3 @@ def test_a_run_goes_on_with_the_hashes_and_the_prices_that_it_had():
     )
     with pytest.raises(ValueError, match="Expected messages of as many bytes"):
         simulated(longer, rounds=1, state=begun.state, download="messages")
-
-
-def test_who_begins_to_follow_is_a_newcomer():
-    """Of one round the model is the cheapest way, of more it is to follow.
-
-    Those who have the model and no moments fetch them, and forget what they heard.
-    """
-    begun = simulated(rounds=1, cohort=None, every=1)
-    ended = simulated(rounds=9, state=begun.state, cohort=None, every=9)
-    assert not begun.prices.followed and ended.prices.followed
-    assert (ended.state.ledger.down == 16 + (16 + 8) + 8 * 8).all()

@@ -64,21 +64,6 @@ def test_a_run_a_sweep_and_python_end_with_the_same_round(swept, ran):
     assert end.rows[-1]["epsilon"] == summary["epsilon"] <= 4.0
 
 
-def test_epsilon_stands_in_every_table_of_a_sweep(swept):
-    folder, summary = swept
-    plan = accounting.Plan(budget(), 50, 200)
-    spent = accounting.epsilon(plan, 1.2, delta=1e-5)
-    for row in table_in(folder, "sweep.csv"):
-        if int(row["round"]) == budget():
-            assert float(row["epsilon"]) == pytest.approx(spent, rel=1e-4)
-        assert float(row["delta"]) == 1e-5 and row["randomness"] == "system"
-        assert "simulator_only_train_loss" in row and "train_loss" not in row
-    assert summary["best"]["epsilon"] == pytest.approx(spent, rel=1e-4)
-    all_four = composition.together([(plan, 1.2)] * 4, delta=1e-5)
-    assert summary["epsilon_of_all"] == pytest.approx(all_four, rel=1e-3)
-    assert summary["runs_of_all"] == 4  # of two seeds, with one partition
-
-
 def test_a_search_has_the_noise_of_the_run_and_is_counted(tmp_path):
     base = config_with(**PRIVATE | SIMULATED | {"rounds": 4, "eval_every": 2})
     methods = {"SAFL": Method({}, {"server.rate": (0.01, 0.03)})}

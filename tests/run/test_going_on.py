@@ -6,12 +6,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from fl_sketch import models
-from fl_sketch.core.trees import Stateful
 from fl_sketch.data import datasets
 from fl_sketch.models import params_io
 from fl_sketch.run import load_params, run, task_of
 from fl_sketch.workdir import weights
-from tests.models import own
 from tests.run.configs import (
     config_with,
     quiet,
@@ -113,17 +111,6 @@ def test_what_is_fresh_begins_anew(longer):
     fresh = {"model__fresh": "dense/bias"}
     params = begun_params(model__init_from=str(longer[0]), **fresh)
     assert not params["dense"]["bias"].any() and params["dense"]["kernel"].any()
-
-
-def test_statistics_are_taken_along(tmp_path):
-    name = f"{own.__file__}:normed"
-    ran(tmp_path / "one", rounds=2, model__name=name)
-    found = load_params(tmp_path / "one")
-    assert (
-        isinstance(found, Stateful) and found.state["batch_stats"]["norm"]["var"].any()
-    )
-    params = begun_params(model__name=name, model__init_from=str(tmp_path / "one"))
-    jax.tree.map(np.testing.assert_array_equal, params, found)
 
 
 def test_weights_that_do_not_fit_get_one_line(longer, tmp_path):

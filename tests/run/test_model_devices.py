@@ -52,14 +52,6 @@ def test_rounds_on_rows_of_four_are_those_of_one_device(algorithm, devices):
     close(jax.device_get(one), jax.device_get(several))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["ef21", "fetchsgd", "onebit_adam"])
-def test_methods_of_other_states_play_on_one_row_of_devices(algorithm):
-    state = after_two_rounds(algorithm, 4)
-    assert state.server.round == 2
-    chex.assert_tree_all_finite(state.server.params)
-
-
 def test_what_is_shaped_like_the_model_is_cut_and_all_else_is_everywhere():
     task = task_of(config_with(**CUT, algorithm="scaffold"))
     begun = task.start(task.roots(None))

@@ -91,22 +91,6 @@ def test_a_classifier_of_texts_takes_texts(tmp_path, raw):
 
 
 @pytest.mark.slow
-def test_labels_have_probabilities_of_their_own(tmp_path):
-    x = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
-    y = (x[:, :2] > 0).astype(np.float32)
-    arrays = {f"{part}_inputs": x for part in ("train", "test")}
-    arrays |= {f"{part}_targets": y for part in ("train", "test")}
-    np.savez(tmp_path / "own.npz", **arrays, class_names=np.array(["a", "b"]))
-    keys = {"data__name": "npz/own", "model__loss": "binary"}
-    trained, _ = ran(tmp_path / "run", tmp_path, **keys)
-    kernel, bias = trained.params["dense"]["kernel"], trained.params["dense"]["bias"]
-    expected = 1 / (1 + np.exp(-(x @ kernel.T + bias)))
-    np.testing.assert_allclose(predict(trained, x), expected, rtol=1e-4, atol=1e-5)
-    with refused("floats as those of", "bytes"):
-        predict(trained, np.zeros((2, 5), np.uint8))
-
-
-@pytest.mark.slow
 def test_a_language_model_goes_on_with_a_text_by_what_it_learnt(tmp_path, raw):
     trained, _ = ran(tmp_path, raw, **CHARACTERS)
     about = read_json(tmp_path / "params.json")

@@ -1,11 +1,9 @@
 """Pictures of results: their axes, lines and words, and what it took to a score."""
 
-import itertools
-
 import pytest
 
 from fl_sketch.core import files
-from fl_sketch.sweep import grid, plots
+from fl_sketch.sweep import plots
 from tests.refusals import refused
 
 KEYS = ("method", "point", "round", "test_accuracy", "test_rmse", "bytes_up_total",
@@ -99,34 +97,3 @@ def test_what_cannot_be_drawn_is_said_in_one_line(tmp_path, folders):
     for workdirs, options, name in cases:
         with refused(match=name):
             plots.plot(workdirs, **{"path": "p.png"} | options)
-
-
-RATE, LOST = grid.Axis("client.rate", (0.1, 0.2)), grid.Axis("client.rate", (0.2,))
-ROW_COUNTS, SEEDS = grid.Axis("sketch.rows", (1, 3)), grid.Axis("seed", (0, 1))
-
-
-@pytest.mark.parametrize(
-    ("axes", "cells"),
-    [
-        ((RATE, ROW_COUNTS, SEEDS), {(0, 0): [0.1, 0.2], (0, 1): [0.3, 0.4]}),
-        ((SEEDS,), {(0,): [0.1], (1,): [0.2]}),
-        ((LOST,), {}),  # all diverged
-    ],
-)
-def test_a_heatmap_shows_one_axis_or_two(figures, axes, cells):
-    rows = []
-    for values in itertools.product(*(axis.values for axis in axes)):
-        point = dict(zip((axis.key for axis in axes), values, strict=True))
-        lost = point.get("client.rate") == 0.2
-        value = 0.1 * (point.get("sketch.rows", 1) + point.get("seed", 0))
-        value = float("nan") if lost else value
-        diverged = {"diverged": "4" if lost else ""}
-        rows.append(
-            {"point": len(rows), **point, **row(test_accuracy=value), **diverged}
-        )
-    drawn = [axis for axis in axes if len(axis.values) > 1 and axis.key != "seed"]
-    found = plots.cells_of(drawn or axes, axes, rows)
-    for place, values in cells.items():
-        assert sorted(found[place]) == pytest.approx(values)
-    plots.heatmap(axes, rows, "map.png")
-    assert len(figures) == 1
