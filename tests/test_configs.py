@@ -12,15 +12,6 @@ OTHERS = ("experiments.features", "launch.quickstart")
 FILES = sorted(path.name for path in FOLDER.glob("[a-z]*.py"))
 
 
-def test_every_key_of_the_defaults_has_a_comment():
-    lines = (FOLDER / "default.py").read_text().splitlines()
-    keys = [n for n, line in enumerate(lines) if re.match(r"    config\.\S+ = ", line)]
-    for number in keys:
-        if "ConfigDict()" not in lines[number]:
-            before = lines[number - 1].strip()
-            assert "#" in lines[number] or before.startswith("#"), lines[number]
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_a_config_has_its_command_on_top(name):
     text = ast.get_docstring(ast.parse((FOLDER / name).read_text()))

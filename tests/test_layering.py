@@ -76,25 +76,6 @@ def test_every_layer_exists():
     assert {place(path) for path in FILES} - {"__init__"} == set(HEIGHT)
 
 
-def python_files():
-    for folder in (
-        "fl_sketch",
-        "launch",
-        "configs",
-        "tests",
-        "benchmarks",
-        "experiments",
-    ):
-        yield from (ROOT / folder).rglob("*.py")
-
-
-def test_files_fit_their_sizes_and_none_is_a_drawer():
-    for path in python_files():
-        lines = len(path.read_text().splitlines())
-        assert lines <= 400, path
-        assert not set(path.stem.split("_")) & {"utils", "util", "helpers", "common"}
-
-
 def test_only_the_catalogue_asks_for_an_algorithm_by_its_name():
     names = {*catalog.methods()}
     for path in FILES:

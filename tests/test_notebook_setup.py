@@ -82,12 +82,6 @@ def test_a_new_jax_and_its_plugin_are_what_pip_must_keep(monkeypatch, capsys):
     assert capsys.readouterr().out == said
 
 
-def test_an_old_jax_is_replaced_and_the_session_must_begin_again(monkeypatch, capsys):
-    with pytest.raises(SystemExit, match="restart the session"):
-        pip_of(monkeypatch, {"jax": "0.4.1", "jax_cuda12_plugin": "0.4.1"})
-    assert "it and its plugin for cuda12 are replaced." in capsys.readouterr().out
-
-
 def test_all_notebooks_begin_with_the_same_cell():
     cells = {
         "".join(

@@ -1,20 +1,17 @@
 """FedSKETCH, FedSKETCHGATE and their cousins, against the papers' lines."""
 
 import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_sketch import algorithms, channels, engine, sketch
+from fl_sketch import algorithms, engine, sketch
 from fl_sketch.algorithms import catalog
 from fl_sketch.core.keys import Purpose, for_purpose
-from fl_sketch.core.protocols import Keys
 from fl_sketch.core.wire import byte_count
 from fl_sketch.engine import costs
-from tests.channels.rounds import quickly, single_client
 from tests.oracles import fedsketch as oracle
 from tests.quadratics import COUNT, PARAMS, RATE, STEPS, D, flat, loss, optima
 from tests.refusals import refused
@@ -115,20 +112,6 @@ def test_scaffold_follows_its_algorithm_with_half_of_what_it_sends():
     assert costs.prices(algorithm, PARAMS, traffic, **ways).model == 2 * 4 * D
 
 
-def test_scaffold_with_everyone_is_gradient_tracking():
-    options = {"client_rate": RATE, "server_rate": 0.7}
-    one, _ = run(
-        algorithms.scaffold(loss, steps=STEPS, **options),
-        sampler=everyone(CLIENTS),
-    )
-    other, _ = run(
-        algorithms.fedgate(loss, gain=EXACT_GAIN, **options), sampler=everyone(CLIENTS)
-    )
-    np.testing.assert_allclose(
-        flat(one.server.params), flat(other.server.params), rtol=1e-5
-    )
-
-
 def stretched(params, optimum):
     """A loss of unlike curvature, so that local steps of unlike clients disagree."""
     curvature = 1 + jnp.abs(jnp.sin(3 * optimum))
@@ -145,6 +128,7 @@ def stretched_gap(algorithm, rounds=400):
     return float(np.linalg.norm(gap))
 
 
+@pytest.mark.slow
 def test_tracking_reaches_the_optimum_where_plain_averaging_stalls():
     """The exact channel: at least ten times nearer; quantised: nearer too."""
     options = {"client_rate": RATE, "server_rate": 0.5}
@@ -159,105 +143,16 @@ def test_tracking_reaches_the_optimum_where_plain_averaging_stalls():
 
 
 @pytest.mark.parametrize(
-    ("op", "zero"),
+    "options",
     [
-        (COUNT._replace(estimate=COUNT.transpose), True),
-        (COUNT, False),
-    ],
-    ids=["means", "medians"],
-)
-def test_variates_keep_their_sum_only_where_reading_is_linear(op, zero):
-    algorithm = algorithms.fedsketchgate(
-        loss, sketch=op, client_rate=RATE, server_rate=0.3, gain=1 / STEPS
-    )
-    state, _ = run(algorithm, sampler=everyone(CLIENTS))
-    variates = np.asarray(jax.vmap(flat)(state.clients.local))
-    scale = np.abs(variates).max()
-    assert scale > 0.01
-    assert (np.abs(variates.sum(0)).max() < 1e-4 * scale) == zero
-    assert (op.estimate is op.transpose) == zero
-
-
-def test_reading_one_row_is_linear():
-    op = sketch.count_sketch(36, rows=1)
-    assert op.estimate is op.transpose
-
-
-ROWS, DRAWS, LENGTH, COLUMNS = 5, 1000, 100, 20
-DRAW = np.random.default_rng(0)
-VECTORS = {
-    "power law": DRAW.choice([-1.0, 1.0], LENGTH) / np.arange(1.0, LENGTH + 1),
-    "dense": DRAW.normal(size=LENGTH),
-}
-
-
-class Error(NamedTuple):
-    """The error of a vector's way through a channel, over keys, relative to it.
-
-    Attributes:
-      bias: its mean along the vector.
-      doubt: the standard error of that.
-      energy: its mean square.
-    """
-
-    bias: float
-    doubt: float
-    energy: float
-
-
-@functools.cache
-def errors(m):
-    """Returns the errors of channels with m heavy values, by name and by vector."""
-    op = sketch.count_sketch(COLUMNS, ROWS)
-    ways = {"exact": channels.heaprix(op, m), "privix": channels.sketched(op)}
-
-    @quickly
-    def received(keys, vectors):
-        def of_a_vector(key, x):
-            keys = Keys(key, key, key)
-            ends = {
-                name: single_client(channel, x, keys) for name, channel in ways.items()
-            }
-            return {name: end.delivery.estimate for name, end in ends.items()}
-
-        return jax.vmap(jax.vmap(of_a_vector, (None, 0)), (0, None))(keys, vectors)
-
-    keys = jax.random.split(jax.random.key(3), DRAWS)
-    vectors = np.stack([*VECTORS.values()]).astype(np.float32)
-    sizes, by_name = (vectors.astype(np.float64) ** 2).sum(-1), {}
-    for name, arrived in received(keys, vectors).items():
-        gaps = np.asarray(arrived, np.float64) - vectors
-        along, energy = (gaps * vectors).sum(-1) / sizes, (gaps**2).sum(-1) / sizes
-        facts = along.mean(0), along.std(0) / DRAWS**0.5, energy.mean(0)
-        by_name[name] = dict(zip(VECTORS, map(Error, *facts), strict=True))
-    return by_name
-
-
-def test_heaprix_becomes_exact_as_m_grows_to_d_and_privix_does_not():
-    few, all_ = (
-        [errors(m)[name]["power law"].energy for name in ("exact", "privix")]
-        for m in (COLUMNS, LENGTH)
-    )
-    assert few[0] < few[1] and all_[0] < 1e-10 and all_[1] > 1e-3
-
-
-def test_heaprix_with_the_papers_shared_hashes_is_biased_on_dense_vectors():
-    """Corollary 1 says that it is not: see `channels.heaprix` for why."""
-    bias, doubt, _ = errors(COLUMNS)["exact"]["dense"]
-    assert bias < -0.05 and abs(bias) > 20 * doubt
-    assert abs(errors(COLUMNS)["exact"]["power law"].bias) < 0.01
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"query": "heaprics"}, "Did you mean 'heaprix'"),
-        ({"query": "heaprix", "values": "exakt"}, "Did you mean 'exact'"),
-        ({"query": "heaprix", "sketch": sketch.srht(8)}, "messages of shape"),
-        ({"query": "heaprix", "sketch": sketch.identity()}, "count sketch"),
+        {"query": "heaprics"},
+        {"query": "heaprix", "values": "exakt"},
+        {"query": "heaprix", "sketch": sketch.srht(8)},
+        {"query": "heaprix", "sketch": sketch.identity()},
+        {"sketch": 100},
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(options, words):
+def test_what_cannot_be_is_refused_in_one_line(options):
     given = {"sketch": COUNT, "client_rate": RATE, "server_rate": 1.0} | options
-    with refused(match=words):
+    with refused(match=[*options][-1], error=(ValueError, TypeError)):
         algorithms.fedsketch(loss, **given)

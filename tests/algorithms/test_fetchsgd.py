@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_sketch import algorithms, engine, sketch, transforms
+from fl_sketch import algorithms, engine, sketch
 from fl_sketch.core.protocols import Sketch
 from fl_sketch.sketch import compressors
 from tests.channels.rounds import quickly
@@ -121,33 +121,6 @@ def test_fetchsgd_goes_where_it_goes_by_hand(name, workers):
 
 def squares(params, batch):
     return jnp.mean((params - batch) ** 2)
-
-
-def growth(columns, k, forget, steps=50):
-    """Returns how much longer the errors are after steps of their own, by `k`."""
-    op, d = sketch.fixed_key(sketch.count_sketch(columns, 5), KEY), 50 * columns
-    tx, params = (
-        transforms.fetchsgd(op, k, 1.0, momentum=0.0, forget=forget),
-        jnp.zeros(d),
-    )
-    nothing = jnp.zeros((5, columns))
-
-    @quickly
-    def run(message):
-        state = tx.update(message, tx.init(params), params)[1]
-        last = jax.lax.fori_loop(
-            0, steps, lambda _, state: tx.update(nothing, state, params)[1], state
-        )
-        return jnp.linalg.norm(last.error) / jnp.linalg.norm(message)
-
-    return float(run(op.apply(KEY, jax.random.normal(KEY, (d,)))))
-
-
-def test_errors_that_are_subtracted_grow_and_those_set_to_zero_shrink():
-    columns = 50
-    assert growth(columns, columns // 2, "subtract") > 1e6
-    assert growth(columns, columns // 50, "subtract") < 1
-    assert growth(columns, columns, "zero") < 0.1
 
 
 def test_the_printed_form_is_warned_of_and_takes_few_coordinates():

@@ -103,8 +103,8 @@ PRIVATE = {"privacy__noise_multiplier": 1.0, "cohort__sampling": "poisson"}
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"algorithm": "onebit_adam"}, "algorithm=onebit_adam"),
-        ({"privacy__bound": "clip", **PRIVATE}, "norm=group"),
+        ({"algorithm": "onebit_adam"}, "algorithm"),
+        ({"privacy__bound": "clip", **PRIVATE}, "norm"),
         ({"algorithm": "private_sketching", "privacy__unit": "example",
           "client__batches": "subsets", **PRIVATE}, "statistics"),
     ],

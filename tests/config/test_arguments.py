@@ -1,13 +1,10 @@
 """Arguments are what the pages say that keys become."""
 
-import re
-
 import pytest
 
 from configs import default
 from fl_sketch.config import arguments, parse
 from fl_sketch.privacy import accounting, guarantee
-from tests import pages
 
 pytestmark = pytest.mark.fast
 
@@ -49,15 +46,3 @@ def test_a_budget_of_local_steps_is_one_of_whole_rounds():
     assert 0 < promise.rounds < 100
     assert promise.epsilon(promise.rounds) <= target
     assert promise.epsilon(promise.rounds + 1) > target
-
-
-def test_the_guide_has_every_argument_with_its_keys():
-    rows = re.findall(
-        r"^\| (`.+?) \| (.+?) \|$", pages.PAGES["docs/own_algorithm.md"], re.M
-    )
-    shown = [[re.findall(r"`([\w.]+)`", cell) for cell in row] for row in rows]
-    shown = [row for row in shown if row[0] and row[0][0] in arguments.ARGUMENTS]
-    assert {name for names, _ in shown for name in names} == {*arguments.ARGUMENTS}
-    for names, keys in shown:
-        read = [key for name in names for key in arguments.ARGUMENTS[name].keys]
-        assert not read or {*read} == {*keys}, names

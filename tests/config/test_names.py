@@ -7,8 +7,9 @@ import pytest
 from configs import default
 from fl_sketch.algorithms import catalog
 from fl_sketch.config import parse
-from fl_sketch.config.arguments import ARGUMENTS, Parts, unread
+from fl_sketch.config.arguments import ARGUMENTS, Parts
 from fl_sketch.run import task_of
+from tests.refusals import refused
 
 
 def server_of(config):
@@ -31,12 +32,6 @@ def test_what_papers_call_fedopt_is_fedopt_with_that_optimizer(name, optimizer):
     )
 
 
-def test_an_optimizer_that_a_name_says_already_is_not_read():
-    config = default.get_config()
-    config.algorithm, config.server.optimizer = "fedyogi", "sgd"
-    assert list(unread(config, default.get_config())) == ["server.optimizer=sgd"]
-
-
 @pytest.mark.parametrize(
     ("key", "value", "meant"),
     [
@@ -50,3 +45,22 @@ def test_names_of_others_are_understood(key, value, meant):
     config.update_from_flattened_dict({key: value})
     with pytest.raises(ValueError, match=f"Did you mean '{meant}'"):
         task_of(config)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        catalog.Method("safl", lambda loss: loss),  # whose name is taken
+        lambda loss: loss,
+        catalog.Method("three", 3),
+        catalog.Method("many", lambda loss, *rest: rest),
+        catalog.Method("first", lambda loss, rate, /: rate),
+        catalog.Method("quiet", lambda loss, *, client_rate: None, unit="example"),
+    ],
+    ids=range(6),
+)
+def test_what_no_config_could_call_is_not_registered(own):
+    before = {**catalog.methods()}
+    with refused(error=(ValueError, TypeError)):
+        catalog.register(own)
+    assert catalog.methods() == before

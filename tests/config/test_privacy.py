@@ -10,7 +10,8 @@ from fl_sketch.privacy import accounting
 from fl_sketch.run import prepare, run, task_of
 from fl_sketch.workdir import odometer
 from fl_sketch.workdir.rows import MARK
-from tests.run.configs import config_with, read_json, rows_of, table_in
+from tests.refusals import refused
+from tests.run.configs import config_with, rows_of, table_in
 
 PRIVATE = {
     "data__clients": 200,
@@ -36,8 +37,7 @@ def test_noise_is_calibrated_and_the_promise_is_known_before_the_run():
 
 def test_a_run_ends_where_its_privacy_does_and_says_epsilon_in_every_row(tmp_path):
     changes = SAFL | {"privacy__noise_multiplier": 1.2, "rounds": 60}
-    lines = []
-    summary = run(config_with(**changes), tmp_path, say=lines.append)
+    summary = run(config_with(**changes), tmp_path, say=lambda line: None)
     rows = table_in(tmp_path)
     plan = accounting.Plan(summary["rounds"], 50, 200)
     for row in rows:
@@ -47,14 +47,7 @@ def test_a_run_ends_where_its_privacy_does_and_says_epsilon_in_every_row(tmp_pat
     after = plan._replace(steps=plan.steps + 1)
     assert spent <= 4.0 < accounting.epsilon(after, 1.2, delta=1e-5)
     assert summary["epsilon"] == pytest.approx(spent) and plan.steps < 60
-    assert summary["noise_multiplier"] == 1.2 and summary["delta"] == 1e-5
     assert int(rows[-1]["round"]) == summary["rounds"]
-    assert read_json(tmp_path / "summary.json") == summary
-    (at,) = [n for n, line in enumerate(lines) if line.split()[-1] == "epsilon"]
-    for row, line in zip(rows, lines[at + 1 :], strict=False):
-        shown = float(line.split()[-1])
-        assert 0 <= shown - float(row["epsilon"]) < 1e-4
-    assert run(config_with(**changes), tmp_path, say=lines.append) == summary
 
 
 def test_the_threshold_and_the_rates_may_be_swept_in_one_program():
@@ -82,16 +75,14 @@ EXAMPLES = {
     "cohort__sampling": "everyone",
 }
 SUBSETS = {"client__batches": "subsets", "client__batch": 2}
-SHARES = {
+SKELLAM = {"privacy__noise": "skellam", "privacy__bits": 16}
+DISTRIBUTED = SKELLAM | {
     "cohort__sampling": "fixed",
     "privacy__relation": "replace_one",
     "privacy__smallest_cohort": 40,
     "cohort__dropout": 0.1,
 }
-
-
-SKELLAM = {"privacy__noise": "skellam", "privacy__bits": 16}
-HEAPRIX = {"sketch__query": "heaprix", "sketch__rows": 3}
+HEAPRIX = {"sketch__query": "heaprix", "sketch__rows": 3, "algorithm": "fedsketch"}
 
 
 @pytest.mark.parametrize(
@@ -100,12 +91,9 @@ HEAPRIX = {"sketch__query": "heaprix", "sketch__rows": 3}
         {"algorithm": "dp_fedavg", "server__rate": 1.0, "client__decay": 0.99},
         {"algorithm": "dp_normfedavg", "server__rate": 0.1},
         SAFL | {"privacy__bound": "adaptive"},
-        SAFL | SHARES | SKELLAM,
+        SAFL | DISTRIBUTED,
         SAFL | {"privacy__bits": 14},
-        pytest.param(
-            SAFL | {"privacy__bits": 14, "algorithm": "fedsketch"} | HEAPRIX,
-            marks=pytest.mark.slow,
-        ),
+        pytest.param(SAFL | {"privacy__bits": 14} | HEAPRIX, marks=pytest.mark.slow),
         pytest.param(EXAMPLES | SUBSETS, marks=pytest.mark.slow),
         EXAMPLES | {"data__clients": 1, "client__batch": 1437},
     ],
@@ -122,22 +110,17 @@ def test_what_a_config_can_ask_for_is_built(changes):
 
 
 INTEGERS = SKELLAM | {"cohort__sampling": "fixed", "privacy__relation": "replace_one"}
-FEW_BITS = {"privacy__bits": 8, "privacy__target_epsilon": 0.1}
 
 
-def test_a_run_of_integers_is_priced_by_bits_counts_its_wraps_and_says_so(tmp_path):
+def test_a_run_of_integers_is_counted_with_its_rounding(tmp_path):
     changes = SAFL | INTEGERS | {"sketch__numbers": 130}
-    lines = []
-    summary = run(config_with(**changes), tmp_path, say=lines.append)
-    first, last = table_in(tmp_path)
-    assert int(first[MARK + "bytes_up_total"]) == 3 * 50 * 130 * 16 // 8
-    assert float(last[MARK + "mechanism_wraps"]) == 0
-    assert float(last["epsilon"]) == pytest.approx(4.0, abs=1e-3)
+    summary = run(config_with(**changes), tmp_path, say=lambda line: None)
+    assert float(table_in(tmp_path)[-1]["epsilon"]) == pytest.approx(4.0, abs=1e-3)
     assert (summary["noise"], summary["accountant"]) == ("skellam", "rdp")
-    assert any("skellam at 16 bits" in line for line in lines)
     (one,) = odometer.read(tmp_path).values()
-    plan = task_of(config_with(**changes)).known.guarantee.plan
-    assert one.plan == plan and plan.integers.lengths == (130,)
+    assert one.plan == task_of(config_with(**changes)).known.guarantee.plan
+    assert one.plan.integers.lengths == (130,)  # and not the next power of two
+    assert summary["bytes_up_planned"] == 130 * 16 // 8
 
 
 def test_bounded_without_noise_promises_nothing():
@@ -145,79 +128,49 @@ def test_bounded_without_noise_promises_nothing():
         assert row["epsilon"] is None and "train_loss" in row
 
 
+REPLACED = {"privacy__relation": "replace_one"}
+FIXED = REPLACED | {"cohort__sampling": "fixed"}
+NONE = {"privacy__bound": "none"}
+
+
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "name"),
     [
-        ({"privacy__bound": "clipp"}, "privacy: .*bound='clipp'"),
-        ({"privacy__bound": "none"}, "bound='none'"),
-        ({"privacy__threshold": 0.0}, "privacy.threshold=0.0"),
-        ({"privacy__delta": 0.0}, "delta=0.0"),
-        ({"privacy__delta": 1e-16}, "delta=1e-16"),
-        ({"privacy__target_epsilon": -1.0}, "target_epsilon=-1.0"),
-        ({"privacy__noise_multiplier": float("nan")}, "noise_multiplier=nan"),
-        ({"privacy__noise_multiplier": 0.1}, "cost of one round"),
-        ({"privacy__unit": "example"}, "unit='example'"),
-        ({"privacy__relation": "swap"}, "relation='swap'"),
-        ({"privacy__accountant": "moments"}, "accountant='moments'"),
-        ({"privacy__accountant": "rdp", "privacy__relation": "replace_one"}, "pld"),
-        ({"cohort__sampling": "fixed"}, "relation=replace_one, or draw poisson"),
-        (
-            {
-                "cohort__sampling": "fixed",
-                "privacy__relation": "replace_one",
-                "algorithm": "fedgate",
-            },
-            "clients keep a state, got cohort.sampling=fixed",
-        ),
-        ({"cohort__sampling": "replacement"}, "cohort: .*sampling='replacement'"),
-        ({"cohort__weighting": "examples"}, "cohort: .*weighting='examples'"),
-        ({"privacy__noise": "distributed"}, "noise='distributed'"),
-        (SKELLAM | {"privacy__relation": "replace_one"}, "sampling='poisson'"),
-        (SKELLAM, "relation=replace_one"),
-        (INTEGERS | {"algorithm": "qsgd"}, "algorithm=qsgd"),
-        (INTEGERS | {"algorithm": "ef21"}, "algorithm=ef21"),
-        (INTEGERS | {"privacy__bits": 0}, "bits=8 to 32 .*bits=0"),
-        (INTEGERS | {"privacy__bits": 7}, "bits=7"),
-        (INTEGERS | {"privacy__bits": 33}, "bits=33"),
-        (INTEGERS | {"privacy__bound": "adaptive"}, "bound='adaptive'"),
-        (INTEGERS | {"privacy__smallest_cohort": 51}, "smallest_cohort=51"),
-        (INTEGERS | {"privacy__accountant": "pld"}, "accountant=rdp"),
-        (INTEGERS | FEW_BITS, "bits=8"),
-        ({"privacy__bits": 16, "algorithm": "cd_adam"}, "algorithm=cd_adam"),
-        ({"algorithm": "dp_fedavg"}, "bound='normalise'"),
-        ({"algorithm": "private_sketching"}, "unit='client'"),
-        (EXAMPLES, "bound='normalise'"),
-        (EXAMPLES | {"privacy__bound": "none", "client__batch": 3}, "client.batch=3"),
-        (
-            EXAMPLES | {"privacy__bound": "none", "client__batches": "fresh"},
-            "client: .*batches='fresh'",
-        ),
-        (
-            EXAMPLES
-            | {
-                "privacy__bound": "none",
-                "client__batches": "subsets",
-                "client__batch": 8,
-            },
-            "batch=8",
-        ),
-        ({"client__batches": "all"}, "batches='all'"),
-        ({"client__decay": 0.0}, "client.decay=0.0"),
-        (
-            {
-                "privacy__bound": "adaptive",
-                "privacy__noise_multiplier": 5.0,
-                "privacy__target_epsilon": 0.0,
-            },
-            "config.privacy: .*quantile_noise > 2.5 .*quantile_noise=2.5",
-        ),
+        ({"privacy__bound": "clipp"}, "bound"),
+        (NONE, "bound"),
+        ({"privacy__threshold": 0.0}, "threshold"),
+        ({"privacy__delta": 0.0}, "delta"),
+        ({"privacy__target_epsilon": -1.0}, "target_epsilon"),
+        ({"privacy__noise_multiplier": float("nan")}, "noise_multiplier"),
+        ({"privacy__noise_multiplier": 0.1}, "one round"),
+        ({"privacy__unit": "example"}, "unit"),
+        ({"privacy__relation": "swap"}, "relation"),
+        ({"privacy__accountant": "moments"}, "accountant"),
+        ({"cohort__sampling": "fixed"}, "relation"),
+        (FIXED | {"algorithm": "fedgate"}, "state"),
+        ({"cohort__sampling": "replacement"}, "sampling"),
+        ({"cohort__weighting": "examples"}, "weighting"),
+        (SKELLAM | REPLACED, "sampling"),
+        (SKELLAM, "relation"),
+        (INTEGERS | {"algorithm": "ef21"}, "algorithm"),
+        (INTEGERS | {"privacy__bits": 33}, "bits"),
+        (INTEGERS | {"privacy__bound": "adaptive"}, "bound"),
+        (INTEGERS | {"privacy__smallest_cohort": 51}, "smallest_cohort"),
+        (INTEGERS | {"privacy__accountant": "pld"}, "accountant"),
+        (INTEGERS | {"privacy__bits": 8, "privacy__target_epsilon": 0.1}, "bits"),
+        ({"privacy__bits": 16, "algorithm": "cd_adam"}, "algorithm"),
+        ({"algorithm": "dp_fedavg"}, "bound"),
+        ({"algorithm": "private_sketching"}, "unit"),
+        (EXAMPLES, "bound"),
+        (EXAMPLES | NONE | {"client__batch": 3}, "batch"),
+        (EXAMPLES | NONE | SUBSETS | {"client__batch": 8}, "batch"),
+        ({"client__decay": 0.0}, "decay"),
     ],
     ids=str,
 )
-def test_what_cannot_be_promised_is_refused_in_one_line(changes, words):
-    with pytest.raises(ValueError, match=words) as caught:
+def test_what_cannot_be_promised_is_refused_in_one_line(changes, name):
+    with refused(match=name):
         task_of(config_with(**{**SAFL, **changes}))
-    assert "\n" not in str(caught.value)
 
 
 def test_examples_of_one_client_that_are_not_finite_end_no_private_run(tmp_path):
@@ -236,21 +189,3 @@ def test_examples_of_one_client_that_are_not_finite_end_no_private_run(tmp_path)
     (row,) = rows_of(str(tmp_path), **keys)
     assert np.isfinite(row["test_loss"]) and np.isfinite(row[MARK + "train_loss"])
     assert row[MARK + "mechanism_rejected"] == 1
-
-
-def test_runs_have_a_total_where_they_deal_alike_whatever_the_data_are():
-    """What an odometer says of the dealing follows from the config alone."""
-
-    def dealt(**changes):
-        return prepare(config_with(**SAFL | changes)).guarantee.partition
-
-    first = dealt(data__partition="dirichlet")
-    assert first == dealt(data__partition="dirichlet", seed=7)
-    for change in (
-        {"data__partition": "iid"},
-        {"data__partition_seed": 3},
-        {"data__alpha": 0.6},
-        {"data__held_out": 0.2},
-    ):
-        assert first != dealt(**{"data__partition": "dirichlet"} | change)
-    assert not prepare(config_with(**SAFL, data__public=True)).guarantee.partition

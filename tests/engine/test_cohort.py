@@ -74,44 +74,32 @@ def test_poisson_may_bring_nobody():
     assert nobody.mean() == pytest.approx(0.9**10, abs=0.03)
 
 
-def test_dropout_averages_over_those_who_answer():
+def test_dropout_averages_over_those_who_answer_and_all_were_asked():
     cohorts = many(engine.with_dropout(engine.everyone(20), 0.25))
     answered = np.asarray(cohorts.weights).sum(axis=1)
     assert answered.mean() == pytest.approx(15, abs=0.2)
     np.testing.assert_allclose(cohorts.denominator, np.maximum(answered, 1e-9))
-
-
-def test_a_million_clients_cost_no_more_than_a_thousand():
-    def planned(population):
-        sampler = jax.jit(engine.fixed_size(population, 100))
-        compiled = sampler.lower(jax.random.key(0)).compile()
-        return compiled.memory_analysis().temp_size_in_bytes
-
-    assert planned(1_000_000) < 100_000
-    ids = engine.fixed_size(1_000_000, 100)(KEYS[0]).ids
-    assert np.unique(ids).size == 100
+    assert cohorts.asked.all()
 
 
 def test_padding_adds_places_without_weight():
     cohort = padded(engine.everyone(5)(KEYS[0]), 4)
-    assert cohort.ids.shape == (8,)
+    assert cohort.ids.shape == (8,) and cohort.asked.sum() == 5
     assert float(jnp.sum(cohort.weights)) == 5
     assert padded(cohort, 4) is cohort
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "name"),
     [
-        (lambda: engine.fixed_size(5, 6), "<= 5.*size=6"),
-        (lambda: engine.fixed_size(5, 0), "size=0"),
-        (lambda: engine.everyone(0), "population=0"),
-        (lambda: engine.poisson(5, 5.5), "expected=5.5"),
-        (lambda: engine.poisson(5, 0), "expected=0"),
-        (lambda: engine.with_dropout(engine.everyone(5), 1.0), "dropout=1.0"),
+        (lambda: engine.fixed_size(5, 6), "size"),
+        (lambda: engine.everyone(0), "population"),
+        (lambda: engine.poisson(5, 5.5), "expected"),
+        (lambda: engine.with_dropout(engine.everyone(5), 1.0), "dropout"),
     ],
 )
-def test_bad_sizes_are_refused(make, words):
-    with pytest.raises(ValueError, match=words):
+def test_bad_sizes_are_refused(make, name):
+    with pytest.raises(ValueError, match=name):
         make()
 
 
@@ -125,11 +113,3 @@ def test_clients_count_with_their_own_weights():
     )(KEYS[0])
     np.testing.assert_array_equal(cohort.weights, sizes[cohort.ids] * cohort.asked)
     assert float(cohort.denominator) == 2 * 3
-
-
-def test_who_drops_out_was_asked_all_the_same():
-    cohort = engine.with_dropout(engine.fixed_size(90, 40), 0.5)(KEYS[0])
-    assert cohort.asked.sum() == 40
-    assert 5 < (cohort.weights > 0).sum() < 35
-    longer = padded(cohort, 32)
-    assert longer.asked.sum() == 40 and longer.ids.size == 64

@@ -50,12 +50,6 @@ def test_what_was_heard_in_the_last_round_is_not_fetched_again():
     assert again.down == (30 - 20) + 30 + 2 * 20
 
 
-def test_what_was_only_told_is_no_part_of_the_means():
-    book, prices = ledger.empty(2), FOLLOWED
-    ledger.record(book, prices, 0, report([0, 1], heard=20))
-    assert ledger.record(book, prices, 1, report([0, 1], heard=20)).down == 2 * 50
-
-
 def test_a_client_drawn_twice_speaks_twice():
     book = ledger.empty(2)
     assert ledger.record(book, Prices(100), 0, report([1, 1])).up == 80

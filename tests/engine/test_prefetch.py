@@ -1,7 +1,6 @@
 """Data and clients' states on the host: the same run to the bit as on the devices."""
 
 import functools
-import threading
 
 import chex
 import jax
@@ -17,7 +16,7 @@ from fl_sketch.core.protocols import Server
 from fl_sketch.data import batches, residency, streamed
 from fl_sketch.engine import prefetch
 from fl_sketch.engine.cohort import Cohort, Sampler
-from fl_sketch.engine.rounds import Play, compile_rounds, one_by_one
+from fl_sketch.engine.rounds import Play, compile_rounds
 from tests.engine.regression import (
     EF21,
     FEDAVG,
@@ -29,7 +28,6 @@ from tests.engine.regression import (
     TARGETS,
 )
 from tests.meshes import mesh_of
-from tests.run.devices import Device
 
 UNLIKE = data.clients((INPUTS, TARGETS), np.minimum(OWNERS, np.arange(90) % 8 + 1))
 DROPPED = engine.with_dropout(engine.poisson(POPULATION, 4), 0.3)
@@ -119,57 +117,14 @@ def test_a_run_on_the_host_may_be_cut_and_resumed():
     chex.assert_trees_all_equal(jax.device_get(again), whole[0])
 
 
-class Script:
-    """Parts for `advancing` that write down what happens, and in which thread."""
-
-    def __init__(self):
-        self.drawn, self.gathered, self.used, self.threads = [], [], [], set()
-        self.more = threading.Condition()
-
-    def draw(self, number):
-        self.drawn.append(number)
-        return number
-
-    def gather(self, number):
-        with self.more:
-            self.threads.add(threading.current_thread())
-            self.gathered.append(number)
-            self.more.notify()
-        return number
-
-    def one_round(self, state, batches):
-        following = state.server.round + 1
-        with self.more:  # a round lasts until the next one's batches have come
-            assert self.more.wait_for(lambda: following in self.gathered, timeout=10)
-        self.used.append(batches)
-        return state_of(following), np.array([batches])
-
-
-def state_of(number):
-    return engine.State(Server((), (), (), number), ())
-
-
-def test_batches_are_gathered_a_round_ahead_also_between_calls():
-    script = Script()
-    ahead = prefetch.gathered_ahead(script.draw, script.gather, script.one_round)
-    advance = one_by_one(ahead)
-    state, report = advance(state_of(0), 0, 3)
-    assert report.tolist() == [0, 1, 2]
-    advance(state, 3, 2)
-    assert script.used == [0, 1, 2, 3, 4] and script.drawn == [0, 1, 2, 3, 4, 5]
-    assert len(script.threads) == 1 and threading.main_thread() not in script.threads
-    advance(state_of(9), 9, 1)
-    assert script.used[-1] == 9
-
-
 def test_an_error_of_the_reading_thread_reaches_the_caller():
     def gather(number):
         raise OSError(f"cannot read for round {number}")
 
-    script = Script()
-    one_round = prefetch.gathered_ahead(script.draw, gather, script.one_round)
+    one_round = prefetch.gathered_ahead(lambda number: number, gather, None)
+    state = engine.State(Server((), (), (), 4), ())
     with pytest.raises(OSError, match="for round 4"):
-        one_round(state_of(4), 4)
+        one_round(state, 4)
 
 
 def test_data_are_streamed_if_they_do_not_fit(monkeypatch):
@@ -181,8 +136,3 @@ def test_data_are_streamed_if_they_do_not_fit(monkeypatch):
         monkeypatch.setattr(residency, "HOST_LIMIT", limit)
         assert residency.form("auto", train, mesh, "fresh") == form
     assert residency.form("resident", train, mesh, "fresh") == "resident"
-
-
-def test_room_is_a_share_of_what_is_free():
-    devices = [Device(20), Device(60)]
-    assert residency.room(devices) == residency.SHARE * 40

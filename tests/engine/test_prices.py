@@ -9,10 +9,10 @@ import optax
 import pytest
 
 from fl_sketch import engine
-from fl_sketch.core.protocols import Channel, Delivery
+from fl_sketch.core.protocols import Channel
 from fl_sketch.engine import costs as traffic
 from fl_sketch.engine import ledger, prices
-from tests.quadratics import CATALOGUE, COCKTAIL, COUNT, PARAMS, STEPS, TOP
+from tests.quadratics import CATALOGUE, COCKTAIL, PARAMS, STEPS, TOP
 from tests.quadratics import D as SIZE
 
 BATCHES = jnp.zeros((STEPS, SIZE))
@@ -65,27 +65,6 @@ def test_the_cheapest_way_depends_on_how_often_a_client_is_drawn():
         price("post")
 
 
-def test_messages_are_chosen_where_an_average_client_fetches_as_much():
-    algorithm = CATALOGUE["heaprix_gate"]
-    found = traffic.measure_traffic(algorithm, PARAMS, BATCHES)
-    asked = {"download": "cheapest", "rounds": 10, "gap": 1e4}
-    chosen = traffic.prices(algorithm, PARAMS, found, **asked)
-    other = chosen._replace(followed=False)
-    assert chosen.followed and chosen.average(10, 1e4) == other.average(10, 1e4)
-
-
-def test_replies_and_means_are_counted_within_a_round():
-    for name in ("safl", "heaprix", "heaprix_gate"):
-        algorithm = CATALOGUE[name]
-        found = traffic.measure_traffic(algorithm, PARAMS, BATCHES)
-        one = traffic.prices(algorithm, PARAMS, found, download="model", rounds=10)
-        who, told = (np.zeros(1, int), np.ones(1, bool)), found.bits_told // 8
-        report = engine.SimulatorOnly(*who, 0, told, {})
-        down = ledger.record(ledger.empty(1), one, 0, report).down
-        assert one.model + one.within == down
-        assert bool(one.within) == (name != "safl")
-
-
 def test_the_cheapest_way_counts_warm_up_and_newcomers_as_the_ledger_does():
     follow = prices.Follow(begin=200, missed=5, early=100, warmup=20)
     model = prices.Prices(100, follow=follow)
@@ -129,28 +108,3 @@ def test_nobody_follows_a_server_that_draws_by_itself():
         assert not price(download="cheapest").followed
         with pytest.raises(ValueError, match="download='model' with a server"):
             price(download="messages")
-
-
-def test_an_estimate_need_not_be_shaped_like_the_model():
-    def talk(update, memory, keys, _):
-        mean = yield COUNT.apply(keys.shared, update)
-        return Delivery(mean, update), memory
-
-    def update(sent, state, params, *, key, **extra):
-        del key, extra
-        return COUNT.transpose(jax.random.key(0), sent, params), state
-
-    desketch = optax.GradientTransformationExtraArgs(lambda params: (), update)
-    algorithm = CATALOGUE["safl"]._replace(uplink=Channel(talk), server=desketch)
-    found = traffic.measure_traffic(algorithm, PARAMS, BATCHES)
-    assert not found.alone and not found.counts
-
-
-def test_who_remembers_all_clients_is_told_how_many_came():
-    counting = {
-        name
-        for name, algorithm in CATALOGUE.items()
-        if traffic.measure_traffic(algorithm, PARAMS, BATCHES).counts
-    }
-    assert {"ef21", "scaffold", "cd_adam"} <= counting
-    assert not counting & {"safl", "fedavg", "heaprix", "marina"}

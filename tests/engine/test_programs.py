@@ -7,11 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_sketch import algorithms
 from fl_sketch.engine import programs
-from tests.engine.regression import killed, loss, played
 from tests.meshes import mesh_of
-from tests.refusals import refused
 
 START = np.ones(4, np.float32)
 
@@ -58,7 +55,7 @@ def drawn(constant):
     return jax.jit(lambda x: x + jax.random.normal(key, (4,)))
 
 
-MAKERS = [jitted, nested, checkpointed, scanned, branched, custom, drawn]
+MAKERS = [nested, checkpointed, scanned, branched, custom, drawn]
 
 
 @pytest.mark.parametrize("asarray", [np.asarray, jnp.asarray], ids=["numpy", "jax"])
@@ -77,20 +74,6 @@ def test_all_digits_of_a_number_are_part_of_a_program():
         for c in (np.float32(0.1), np.nextafter(np.float32(0.1), np.float32(1)))
     )
     assert one != other
-
-
-def test_a_run_does_not_go_on_with_a_jitted_loss_of_other_constants(tmp_path):
-    def algorithm(constant):
-        pull = jnp.full(4, constant)
-        penalised = jax.jit(
-            lambda p, batch: loss(p, batch) + (pull * p["w"] ** 2).sum()
-        )
-        return algorithms.fedavg(penalised, client_rate=0.05)
-
-    killed(tmp_path, 4, algorithm=algorithm(0.1))
-    with refused("another loss"):
-        played(tmp_path, algorithm=algorithm(5.0))
-    assert len(played(tmp_path, algorithm=algorithm(0.1)).history) == 4
 
 
 def test_a_fingerprint_knows_constants_settings_and_callbacks(monkeypatch):

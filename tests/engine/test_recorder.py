@@ -104,11 +104,3 @@ def test_a_row_of_a_round_whose_loss_was_lost_says_so_in_public_runs_alone():
         again.forget()
         again.record(2, report(5.0))
         assert again.row(3, {})[name] == 5.0
-
-
-def test_a_record_is_as_long_as_the_rounds_so_far():
-    one = recorder(every=50_000_000)
-    for number in range(40):
-        one.record(number, report(number + 1.0))
-    assert one.row(40, {})["train_loss"] == 20.5
-    assert all(leaf.size < 100 for leaf in one.arrays().values())

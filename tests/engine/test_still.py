@@ -9,7 +9,6 @@ import pytest
 from fl_sketch import algorithms, data, engine, sketch
 from fl_sketch.core.protocols import Server
 from fl_sketch.engine import still
-from fl_sketch.privacy import clipping, mechanism
 from fl_sketch.transforms import local
 from tests.refusals import refused
 
@@ -54,25 +53,11 @@ def test_parts_are_named_that_no_step_moves(trains, found):
     assert standing(trains) == found
 
 
-def test_what_an_optimizer_leaves_out_is_named():
-    labels = {"first": {"kernel": "skip"}, "head": {"kernel": "train", "bias": "train"}}
-    parts = {"train": optax.sgd(0.1), "skip": optax.set_to_zero()}
-    tx = optax.multi_transform(parts, labels)
-    assert standing("first/kernel|head", tx) == ["first/kernel"]
-
-
-def test_work_of_another_kind_says_nothing():
-    of_part, start, _ = local.only(loss, PARAMS, "beside")
-    pair = local.gradient_pair(of_part, lambda server: server.params)
-    names = still.of_work(pair, CLIENTS.examples, steps=1, batch=5)
-    assert names(Server(start, (), (), jnp.int32(0))) == []
-
-
-def simulated(trains, mechanism=None, **more):
+def simulated(trains, **more):
     of_part, start, _ = local.only(loss, PARAMS, trains)
     algorithm = algorithms.safl(
         of_part, sketch=sketch.count_sketch(4), client_rate=0.1, server=optax.adam(0.1)
-    )._replace(mechanism=mechanism)
+    )
     work = {"key": KEY, "rounds": 5, "every": 2} | more
     return engine.simulate(algorithm, start, CLIENTS, **work)
 
@@ -85,12 +70,3 @@ def test_a_simulation_ends_with_the_name(tmp_path):
             simulated("beside|head", on_row=rows.append, **more)
         assert [row["round"] for row in rows] == [2]
     assert len(simulated("norm|head").history) == 3
-
-
-@pytest.mark.slow
-def test_a_private_simulation_does_not_look_at_its_clients():
-    noise = mechanism.central(
-        clipping.clip(1.0), noise_multiplier=1.0, denominator=CLIENTS.population
-    )
-    run = simulated("beside|head", noise, relation="replace_one")
-    assert run.history[-1]["round"] == 5

@@ -1,7 +1,5 @@
 """Compiled programs are kept by their owner alone, and half of one is not kept."""
 
-import os
-import pathlib
 import resource
 
 import jax
@@ -11,7 +9,6 @@ import pytest
 from jax import monitoring
 from jax.experimental.compilation_cache import compilation_cache
 
-from fl_sketch.core import files
 from launch import compiled
 
 NAMES = (
@@ -83,15 +80,6 @@ def test_a_full_disk_leaves_no_half_of_a_program(tmp_path, capsys):
     assert not kept(tmp_path) and capsys.readouterr() == ("", "")
 
 
-def test_what_was_not_used_for_longest_makes_room(tmp_path, monkeypatch):
-    for number, name in enumerate("abc"):
-        (tmp_path / f"{name}-cache").write_bytes(b"program")
-        os.utime(tmp_path / f"{name}-cache", (9 - number, 0))
-    monkeypatch.setattr(compiled, "MOST", 15)
-    compiled.prune(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"a-cache", "b-cache"}
-
-
 def test_a_folder_that_others_can_write_is_not_used(tmp_path, capsys):
     start(tmp_path)
     (private,) = tmp_path.iterdir()
@@ -99,30 +87,3 @@ def test_a_folder_that_others_can_write_is_not_used(tmp_path, capsys):
     with compiled.kept(str(tmp_path)):
         assert jax.config.jax_compilation_cache_dir is None
     assert str(private) in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("error", [OSError(28, "full"), RuntimeError("no home")])
-def test_without_a_disk_or_a_home_nothing_is_kept(error, capsys, monkeypatch):
-    def fails(*_, **__):
-        raise error
-
-    monkeypatch.setattr(pathlib.Path, "mkdir", fails)
-    with compiled.kept(None):
-        assert jax.config.jax_compilation_cache_dir is None
-    assert str(error) in capsys.readouterr().err
-
-
-def test_the_flag_is_before_the_folder_of_jax_and_that_before_the_users(tmp_path):
-    elsewhere, flag = str(tmp_path / "elsewhere"), str(tmp_path / "flag")
-    for folder in (None, "", flag):
-        jax.config.update("jax_compilation_cache_dir", elsewhere)
-        with compiled.kept(folder):
-            used = jax.config.jax_compilation_cache_dir
-        assert used == elsewhere if folder is None else (used or "").startswith(folder)
-        assert jax.config.jax_compilation_cache_dir == elsewhere
-    jax.config.update("jax_compilation_cache_dir", None)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "user_cache", lambda: tmp_path / "user")
-        with compiled.kept(None):
-            used = jax.config.jax_compilation_cache_dir
-    assert used.startswith(str(tmp_path / "user" / "compiled"))

@@ -25,7 +25,6 @@ leaving.after(command)
     [
         ("", 0, ""),
         ("sys.exit(4)", 4, ""),
-        ("sys.exit('a line')", 1, "a line\n"),
         ("raise ValueError('a fault')", 1, "ValueError: a fault\n"),
     ],
 )

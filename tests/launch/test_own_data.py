@@ -22,19 +22,3 @@ def test_the_pages_own_arrays_train_with_a_client_for_each_owner(tmp_path):
     assert summary["clients"] == 3
     config = json.loads((tmp_path / "run/config.json").read_text())
     assert config["data"]["clients"] == 3
-
-
-def test_what_nothing_reads_is_a_note_and_what_is_wrong_an_error(tmp_path):
-    (block,) = [b for b in pages.blocks("python", PAGE) if "own.npz" in b]
-    block = block.replace("/tmp", str(tmp_path)).replace("owners=", "owner=")
-    pages.run("-c", block)
-    words = ["-m", "launch.train", "--config=configs/default.py", "--config.rounds=1"]
-    words += ["--config.data.name=npz/own", f"--data_dir={tmp_path}"]
-    said = launch_python(*words, f"--workdir={tmp_path}/run")
-    assert said.returncode == 0
-    assert f"note: {tmp_path}/own.npz has" in said.stderr and "owner" in said.stderr
-    pages.run("-c", block.replace("astype(int)", "astype(float) - 0.3"))
-    said = launch_python(*words, f"--workdir={tmp_path}/other")
-    assert said.returncode == 2 and said.stderr.count("\n") <= 2
-    assert "integers >= 0" in said.stderr and "train_targets" in said.stderr
-    assert not (tmp_path / "other").exists()

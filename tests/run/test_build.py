@@ -1,20 +1,16 @@
 """A config becomes a run, or one line saying why not, before anything is compiled."""
 
 import functools
-import gc
 import importlib
 import pathlib
-import weakref
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
 from configs import default
 from fl_sketch.config import parse, privacy
-from fl_sketch.core import free_memory
-from fl_sketch.run import NotFinite, prepare, run, task_of
+from fl_sketch.run import NotFinite, run, task_of
 from fl_sketch.sweep import comparison, grid
 from tests.run.configs import begun, config_with, quiet, refused, rows_of
 
@@ -28,33 +24,9 @@ def short():
     return rows_of(**SHORT)
 
 
-def test_large_arrays_of_an_earlier_run_are_let_go(monkeypatch):
-    gc.disable()
-    try:
-        left = {"array": jnp.ones(2**20)}
-        left["itself"] = left
-        array = weakref.ref(left["array"])
-        del left
-        monkeypatch.setattr(free_memory, "LARGE", 2**40)
-        prepare(config_with(**SHORT))
-        assert array() is not None
-        monkeypatch.setattr(free_memory, "LARGE", 2**22)
-        prepare(config_with(**SHORT))
-        assert array() is None
-    finally:
-        gc.enable()
-
-
 @pytest.mark.parametrize(
     "changes",
     [
-        {
-            "algorithm": "fedavg",
-            "server__rate": 1.0,
-            "client__proximal": 0.1,
-            "cohort__sampling": "everyone",
-            "data__partition": "dirichlet",
-        },
         {
             "algorithm": "fedopt",
             "server__optimizer": "yogi",
@@ -62,21 +34,16 @@ def test_large_arrays_of_an_earlier_run_are_let_go(monkeypatch):
             "data__partition": "classes",
         },
         {
-            "algorithm": "safl",
-            "server__optimizer": "paper_amsgrad",
-            "data__partition": "label_shards",
-            "compute__chunk": 3,
-        },
-        {
             "sketch__operator": "srht",
             "sketch__layout": "leaves",
             "cohort__sampling": "poisson",
             "cohort__dropout": 0.2,
+            "cohort__weighting": "examples",
             "data__partition": "power_law",
-            "model__label_smoothing": 0.1,
+            "compute__chunk": 3,
         },
     ],
-    ids=lambda changes: ",".join(f"{k}={v}" for k, v in changes.items()),
+    ids=["fedopt", "safl"],
 )
 def test_configs_run_and_learn(changes):
     rows = rows_of(rounds=30, eval_every=20, **changes)
@@ -92,14 +59,6 @@ def test_bytes_are_counted_both_ways():
     messages = {"cohort__sampling": "everyone", "download": "messages"}
     _, row = rows_of(**SHORT, **messages)
     assert row["bytes_down_total"] == 20 * (4 * d + 5 * 4 * 32)
-
-
-def test_the_same_seed_gives_the_same_rows():
-    def timeless(rows):
-        return [{k: v for k, v in row.items() if "second" not in k} for row in rows]
-
-    once, twice, another = short(), rows_of(**SHORT), rows_of(seed=1, **SHORT)
-    assert timeless(once) == timeless(twice) != timeless(another)
 
 
 def test_evaluation_counts_every_test_example_once():
@@ -118,49 +77,37 @@ def test_a_run_that_diverges_stops_and_names_the_round():
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "name"),
     [
-        ({"algorithm": "safll"}, "'safll'.*'safl'"),
-        ({"rounds": 0}, "rounds=0"),
-        ({"client__rate": -0.1}, "client.rate=-0.1"),
-        ({"server__rate": float("nan")}, "server.rate=nan"),
-        ({"cohort__size": 21}, "<= 20.*size=21"),
-        ({"cohort__sampling": "some"}, "sampling='some'"),
+        ({"algorithm": "safll"}, "safl"),
+        ({"rounds": 0}, "rounds"),
+        ({"client__rate": -0.1}, "client.rate"),
+        ({"server__rate": float("nan")}, "server.rate"),
+        ({"server__b1": 1.5}, "server.b1"),
+        ({"server__optimizer": "adamm"}, "adam"),
+        ({"server__schedule": "cosin"}, "cosine"),
+        ({"cohort__size": 21}, "size"),
+        ({"cohort__sampling": "some"}, "sampling"),
+        ({"cohort__weighting": "examples", "algorithm": "ef21"}, "ef21"),
+        ({"cohort__dropout": 1.0}, "dropout"),
         ({"data__clients": 2000}, "2000"),
         ({"data__partition": "label_shards", "data__per_client": 99}, "1437"),
-        ({"data__partition_seed": -2}, "partition_seed"),
         ({"data__name": "digit"}, "digit"),
-        ({"sketch__operator": "md5"}, "operator='md5'"),
-        ({"sketch__layout": "rows"}, "layout='rows'"),
-        ({"sketch__compression": 0.5}, "compression=0.5"),
-        ({"server__optimizer": "adamm"}, "'adam'"),
-        ({"model__name": "lenett"}, "'lenet'"),
-        ({"compute__devices": 99}, "devices=99"),
-        ({"compute__devices": -1}, "devices=-1"),
-        ({"cohort__weighting": "size"}, "weighting='size'"),
-        ({"cohort__weighting": "examples", "algorithm": "ef21"}, "ef21 needs"),
-        ({"cohort__dropout": 1.0}, "dropout=1.0"),
-        ({"checkpoint_every": 0}, "checkpoint_every=0"),
-        ({"checkpoint_keep": 1}, "checkpoint_keep=1"),
-        ({"server__b1": 1.5}, "server.b1=1.5"),
-        ({"client__proximal": -1.0}, "client.proximal=-1.0"),
-        ({"download": "post"}, "download='post'"),
+        ({"data__held_out": 1.0}, "held_out"),
+        ({"clients_every": 10}, "held_out"),
+        ({"sketch__operator": "md5"}, "operator"),
+        ({"sketch__compression": 0.5}, "compression"),
+        ({"model__name": "lenett"}, "lenet"),
+        ({"model__init_from": "none.npz"}, "none.npz"),
+        ({"compute__devices": 99}, "devices"),
+        ({"checkpoint_keep": 1}, "checkpoint_keep"),
+        ({"download": "post"}, "download"),
     ],
     ids=str,
 )
-def test_what_a_config_may_not_say_is_one_line(changes, words):
-    with pytest.raises((ValueError, FileNotFoundError), match=words) as caught:
+def test_what_a_config_may_not_say_is_one_line(changes, name):
+    with refused(match=name, error=(ValueError, FileNotFoundError)):
         task_of(config_with(**changes))
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("key", ["round", "client", "sketch.compresion"])
-def test_keys_that_are_not_in_the_defaults_are_refused(key):
-    config = default.get_config()
-    with pytest.raises((AttributeError, KeyError, TypeError)):
-        config.update_from_flattened_dict({key: 3})
-    with pytest.raises(TypeError):
-        config.rounds = "many"
 
 
 PLAIN = ("default", "quickstart")  # of which other files say how to run them
@@ -199,61 +146,11 @@ def test_all_methods_of_a_comparison_are_legal_configs_with_legal_grids(name):
         privacy.check(config)
 
 
-def test_clients_may_count_by_their_examples():
-    keys = {"rounds": 3, "eval_every": 3, "data__partition": "power_law"}
-    (equal,), (sized,) = (
-        rows_of(**keys, cohort__weighting=how) for how in ("equal", "examples")
-    )
-    assert equal["test_loss"] != sized["test_loss"]
-    assert equal["bytes_up_total"] == sized["bytes_up_total"]
-
-
-def test_the_facts_say_what_is_held_in_memory():
-    fewer = task_of(config_with(sketch__compression=10.0)).facts
-    assert fewer["sketch_size"] == 65 and fewer["bytes_up_planned"] == 4 * 65
-    facts = task_of(config_with()).facts
-    assert facts["kept_updates"] == "a chunk" and facts["exchanges"] == 1
-    assert facts["sketch_size"] == 32 and facts["bytes_up_planned"] == 4 * 32
-
-
-@pytest.mark.parametrize("layout", ["whole", "leaves"])
-def test_an_operator_that_is_a_matrix_trains_on_two_devices(tmp_path, layout):
-    own = {"sketch__stored": True, "sketch__layout": layout}
+def test_an_operator_that_is_a_matrix_trains_on_two_devices(tmp_path):
+    own = {"sketch__stored": True, "sketch__layout": "whole"}
     config = config_with(rounds=2, eval_every=2, **own)
     summary = run(config, tmp_path, say=quiet)
     assert summary["sketch_size"] == 32 and summary["rounds"] == 2
-
-
-DIAGNOSTICS = """
-import jax.numpy as jnp
-import optax
-from fl_sketch import channels
-from fl_sketch.core.protocols import Algorithm
-from fl_sketch.transforms import local
-
-
-def measured(loss, *, client_rate, server):
-    work = local.sgd_steps(loss, optax.sgd(client_rate))
-
-    def run(*arguments):
-        result = work.run(*arguments)
-        own = {"loss": result.diagnostics["loss"], "gradient_norm": jnp.float32(2.5)}
-        return result._replace(diagnostics=own)
-
-    return Algorithm(work._replace(run=run), channels.exact(), server)
-"""
-
-
-@pytest.mark.parametrize("mark", ["", "simulator_only_"])
-def test_every_diagnostic_of_clients_is_a_column(tmp_path, mark):
-    (tmp_path / "own.py").write_text(DIAGNOSTICS)
-    private = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}
-    private |= {"cohort__sampling": "poisson", "data__classes": 10}
-    own = {"algorithm": f"{tmp_path}/own.py:measured", "compute__devices": 1, **SHORT}
-    rows = rows_of(**own, **(private if mark else {}))
-    names = [name for name in rows[0] if "train_" in name]
-    assert names == [f"{mark}train_loss", f"{mark}train_gradient_norm"]
-    assert {row[f"{mark}train_gradient_norm"] for row in rows} == {2.5}
 
 
 GUARDED = """
@@ -275,8 +172,3 @@ def test_a_mechanism_of_ones_own_is_not_replaced_in_silence(tmp_path):
     private |= {"cohort__sampling": "poisson", "data__classes": 10}
     with refused("without a mechanism", "own.py:mine", "engine.simulate"):
         task_of(config_with(algorithm=f"{tmp_path}/own.py:mine", **private))
-
-
-def test_targets_of_what_does_not_exist_are_files_that_are_missing():
-    with refused("none.npz", error=FileNotFoundError):
-        task_of(config_with(model__init_from="none.npz"))

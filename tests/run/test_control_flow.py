@@ -9,7 +9,7 @@ from fl_sketch.config import parse
 from fl_sketch.core import trees
 from fl_sketch.data import datasets
 from fl_sketch.data.examples import Examples
-from fl_sketch.run import NotFinite, task_of
+from fl_sketch.run import task_of
 from fl_sketch.workdir import checkpoint
 from fl_sketch.workdir.folder import Workdir
 from tests.run.configs import config_with, played
@@ -46,17 +46,8 @@ def with_inputs(value):
     return change
 
 
-def other_labels(train, places):
-    train.targets[places] = (train.targets[places] + 1) % 10
-
-
 def labels_of_no_class(train, places):
     train.targets[places] = np.where(np.arange(len(places)) % 2, 70, -1)
-
-
-def garbage(train, places):
-    random = np.random.default_rng(0)
-    train.inputs[places] = random.normal(size=train.inputs[places].shape) * 1e6
 
 
 def as_they_are(train, places):
@@ -65,16 +56,12 @@ def as_they_are(train, places):
 
 CHANGES = {
     "NaN": with_inputs(np.nan),
-    "1e30": with_inputs(1e30),
     "3e38": with_inputs(3e38),
-    "other labels": other_labels,
     "labels of no class": labels_of_no_class,
-    "garbage": garbage,
 }
-# What a run may have besides a model: a client's state, a server's, numbers to watch.
+# What a run may have besides a model: a client's state, and a server's.
 OPTIONS = {
     "neither": {},
-    "memories": {"algorithm": "sketched_sgd"},
     "corrections and a threshold": {
         "algorithm": "fedgate",
         "server__rate": 0.1,
@@ -117,13 +104,10 @@ def test_one_client_changes_nothing_of_what_happens(name, undisturbed, tmp_path)
     assert flow(CHANGES[name], tmp_path) == expected
 
 
-@pytest.mark.parametrize("options", [name for name in OPTIONS if OPTIONS[name]])
-@pytest.mark.parametrize("name", ["NaN", "1e30"])
-def test_nor_with_memories_thresholds_and_watched_numbers(
-    name, options, undisturbed, tmp_path
-):
-    expected = undisturbed(options)
-    assert flow(CHANGES[name], tmp_path, **OPTIONS[options]) == expected
+def test_nor_with_corrections_and_a_threshold(undisturbed, tmp_path):
+    options = "corrections and a threshold"
+    found = flow(CHANGES["NaN"], tmp_path, **OPTIONS[options])
+    assert found == undisturbed(options)
 
 
 def test_an_empty_client_changes_nothing_either(monkeypatch, undisturbed, tmp_path):
@@ -141,9 +125,3 @@ def test_an_empty_client_changes_nothing_either(monkeypatch, undisturbed, tmp_pa
     monkeypatch.setattr(parse, "partition_of", without)
     monkeypatch.setitem(globals(), "owned", lambda: places)
     assert flow(as_they_are, tmp_path) == expected
-
-
-def test_where_no_one_is_protected_a_loss_that_is_not_finite_ends_the_run(tmp_path):
-    public = {"privacy__bound": "none", "privacy__target_epsilon": 0.0}
-    with pytest.raises(NotFinite, match="training loss"):
-        flow(CHANGES["NaN"], tmp_path, cohort__sampling="everyone", **public)

@@ -1,30 +1,20 @@
 """A run becomes a longer one, begins with weights, and is taken away."""
 
-import shutil
-
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from fl_sketch import models
-from fl_sketch.core import files
-from fl_sketch.core.trees import Stateful
 from fl_sketch.data import datasets
 from fl_sketch.models import params_io
 from fl_sketch.run import load_params, run, task_of
-from fl_sketch.sweep.sweep import sweep
 from fl_sketch.workdir import weights
-from tests.models import own
 from tests.run.configs import (
-    Killed,
     config_with,
-    killed_at,
     quiet,
     read_json,
     refused,
-    table_in,
     untimed,
 )
 
@@ -50,9 +40,8 @@ def longer(tmp_path_factory):
     return folder, ran(folder, rounds=14)
 
 
-@pytest.mark.parametrize("first", [7, 10])  # between two rows, and at one
-def test_an_extended_run_is_the_longer_one_bit_for_bit(longer, tmp_path, first):
-    folder, summary = longer
+def test_an_extended_run_is_the_longer_one_bit_for_bit(longer, tmp_path):
+    (folder, summary), first = longer, 7
     ran(tmp_path, rounds=first)
     found = ran(tmp_path, rounds=14, extend=True)
     assert untimed(tmp_path) == untimed(folder)
@@ -65,13 +54,6 @@ def test_an_extended_run_is_the_longer_one_bit_for_bit(longer, tmp_path, first):
     assert ran(tmp_path, rounds=14) == found  # done, whichever way one asks
 
 
-def test_a_run_that_was_stopped_while_it_became_longer_is_begun_again(longer, tmp_path):
-    ran(tmp_path, rounds=7)
-    (tmp_path / "summary.json").unlink()  # as far as a kill may let it come
-    ran(tmp_path, rounds=14, extend=True)
-    assert untimed(tmp_path) == untimed(longer[0])
-
-
 NOISY = {"privacy__bound": "clip", "data__classes": 10, "privacy__randomness": "seed"}
 
 
@@ -80,15 +62,10 @@ NOISY = {"privacy__bound": "clip", "data__classes": 10, "privacy__randomness": "
     [
         ({}, {"rounds": 3}, "extend=3"),
         ({"server__schedule": "cosine"}, {}, "server.schedule=cosine"),
-        (
-            {"algorithm": "onebit_adam", "server__warmup": 0.5},
-            {},
-            "server.warmup=0.5",
-        ),
         (NOISY | {"privacy__noise_multiplier": 1.0}, {}, "privacy.randomness=seed"),
         ({}, {"server__rate": 0.5}, "server.rate=0.5"),
     ],
-    ids=range(5),
+    ids=range(4),
 )
 def test_a_length_that_would_change_what_was_played_is_refused(
     tmp_path, changes, more, words
@@ -97,27 +74,6 @@ def test_a_length_that_would_change_what_was_played_is_refused(
     with refused(words):
         ran(tmp_path, extend=True, **{"rounds": 8, **changes, **more})
     assert (tmp_path / "summary.json").exists()
-
-
-PRIVATE = {"privacy__bound": "clip", "data__classes": 10, "rounds": 4,
-           "privacy__target_epsilon": 20.0}  # fmt: skip
-
-
-def contents(folder):
-    return {p.name: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-def test_a_longer_private_run_needs_the_same_noise(tmp_path):
-    ran(tmp_path / "one", **PRIVATE)
-    with refused("privacy.noise_multiplier", "rounds=4"):
-        ran(tmp_path / "one", extend=True, **PRIVATE | {"rounds": 8})
-    planned = PRIVATE | {"privacy__noise_multiplier": 2.0}
-    summary = ran(tmp_path / "two", **planned)
-    before = contents(tmp_path / "two")
-    with refused("secret", tmp_path / "two"):  # which a run that is done forgets
-        ran(tmp_path / "two", extend=True, **planned | {"rounds": 8})
-    assert contents(tmp_path / "two") == before  # and it is done as before
-    assert ran(tmp_path / "two", **planned) == summary
 
 
 def test_the_model_is_taken_away_with_what_one_must_know(longer):
@@ -141,7 +97,7 @@ def test_the_model_is_taken_away_with_what_one_must_know(longer):
     assert about["round"] == summary["rounds"] == 14
 
 
-@pytest.mark.parametrize("form", ["folder", "npz", "safetensors"])
+@pytest.mark.parametrize("form", ["folder", "npz"])
 def test_a_run_begins_with_the_weights_of_another(longer, tmp_path, form):
     source = longer[0]
     if form != "folder":
@@ -157,17 +113,6 @@ def test_what_is_fresh_begins_anew(longer):
     assert not params["dense"]["bias"].any() and params["dense"]["kernel"].any()
 
 
-def test_statistics_are_taken_along(tmp_path):
-    name = f"{own.__file__}:normed"
-    ran(tmp_path / "one", rounds=2, model__name=name)
-    found = load_params(tmp_path / "one")
-    assert (
-        isinstance(found, Stateful) and found.state["batch_stats"]["norm"]["var"].any()
-    )
-    params = begun_params(model__name=name, model__init_from=str(tmp_path / "one"))
-    jax.tree.map(np.testing.assert_array_equal, params, found)
-
-
 def test_weights_that_do_not_fit_get_one_line(longer, tmp_path):
     np.savez(tmp_path / "few.npz", **{"dense/bias": np.zeros(10)})
     np.savez(
@@ -178,146 +123,21 @@ def test_weights_that_do_not_fit_get_one_line(longer, tmp_path):
     whole = weights.in_run(longer[0])
     for name, cast in {
         "nan": lambda x: x * np.nan,
-        "large": lambda x: x.astype(float) + 1e300,
         "complex": lambda x: x.astype(complex),
-        "words": lambda x: x.astype(str),
     }.items():
         np.savez(tmp_path / f"{name}.npz", **{k: cast(v) for k, v in whole.items()})
     (tmp_path / "bad.npz").write_bytes(b"PK nothing")
-    (tmp_path / "w.txt").write_text("")
     wrong = {
-        "few.npz": ["dense/kernel", "dense/bias", "model.fresh=dense"],
-        "wide.npz": ["(10,)", "(9,)", "model.fresh=dense"],
-        "more.npz": ["other"],
-        "bad.npz": ["bad.npz"],
-        "w.txt": ["init_from", "'safetensors', 'npz'"],
-        "none.npz": ["none.npz"],
-        "nan.npz": ["finite", "float32", "dense/"],
-        "large.npz": ["finite", "float32", "dense/"],
-        "complex.npz": ["complex128"],
-        "words.npz": ["<U"],
+        "few.npz": "dense/kernel",
+        "wide.npz": "dense/bias",
+        "more.npz": "other",
+        "bad.npz": "bad.npz",
+        "none.npz": "none.npz",
+        "nan.npz": "dense/",
+        "complex.npz": "complex128",
     }
-    for name, words in wrong.items():
-        with refused(*words, error=(ValueError, FileNotFoundError)):
+    for name, said in wrong.items():
+        with refused(said, error=(ValueError, FileNotFoundError)):
             task_of(config_with(model__init_from=str(tmp_path / name)))
     with refused("'dense/bias'"):
         task_of(config_with(model__init_from=str(longer[0]), model__fresh="dense/bia"))
-
-
-def test_weights_that_changed_are_not_gone_on_with(longer, tmp_path):
-    source, found = tmp_path / "w.npz", weights.in_run(longer[0])
-    params_io.save(source, found)
-    changes = {"model__init_from": str(source), "rounds": 2}
-    ran(tmp_path / "run", **changes)
-    params_io.save(source, {name: array + 1 for name, array in found.items()})
-    with refused(source, tmp_path / "run"):
-        ran(tmp_path / "run", **changes)
-
-
-def test_the_best_point_of_a_sweep_goes_on_as_its_own_run(tmp_path):
-    config = config_with(**KEYS, rounds=7)
-    over = ["client.rate=0.001,0.1", "seed=1,2", "sketch.compression=10,20"]
-    found = sweep(config, over, tmp_path / "sweep", say=quiet)
-    best = {k: found["best"][k] for k in ("client.rate", "seed", "sketch.compression")}
-    assert table_in(tmp_path / "sweep/best")[-1]["round"] == "7"
-    config.update_from_flattened_dict(best)
-    config.rounds = 14
-    run(config, tmp_path / "alone", say=quiet)
-    run(config, tmp_path / "sweep/best", extend=True, say=quiet)
-    assert untimed(tmp_path / "sweep/best") == untimed(tmp_path / "alone")
-    one, other = (
-        tmp_path / name / "checkpoints/round_00000014.npz"
-        for name in ("sweep/best", "alone")
-    )
-    assert one.read_bytes() == other.read_bytes()
-
-
-def test_the_best_point_of_a_sweep_is_taken_away(tmp_path):
-    config = config_with(**KEYS, rounds=4)
-    sweep(config, ["client.rate=0.01,0.1"], tmp_path, say=quiet)
-    about = read_json(tmp_path / "best/params.json")
-    assert about["round"] == 4 and about["outputs"] == 10
-    params = params_io.tree_of(params_io.load(tmp_path / "best/params.safetensors"))
-    jax.tree.map(np.testing.assert_array_equal, params, load_params(tmp_path / "best"))
-    with refused(tmp_path / "best"):
-        load_params(tmp_path)
-
-
-def test_a_longer_private_run_may_not_be_fetched_in_another_way(tmp_path):
-    private = {"privacy__bound": "clip", "privacy__noise_multiplier": 2.0,
-               "privacy__relation": "replace_one",
-               "data__classes": 10, "data__clients": 20, "cohort__size": 10,
-               "sketch__compression": 2.0, "checkpoint_every": 1}  # fmt: skip
-    # First visits cost missed messages too, which later visits make up for.
-    killed_at(1, config_with(**private, rounds=3, eval_every=1), tmp_path)
-    longer = config_with(**private, rounds=8, eval_every=1)
-    with refused("download=cheapest", "rounds=8"):
-        run(longer, tmp_path, extend=True, say=quiet)
-
-
-@pytest.mark.parametrize("at", ["config.json", "summary.json"])
-def test_a_kill_between_two_files_of_a_longer_run_loses_nothing(
-    longer, tmp_path, monkeypatch, at
-):
-    short = ran(tmp_path, rounds=7)
-
-    def killed(*_, **__):
-        raise Killed
-
-    with monkeypatch.context() as patched, pytest.raises(Killed):
-        if at == "config.json":
-            patched.setattr(files, "write_text", killed)
-        else:
-            patched.setattr(type(tmp_path), "unlink", killed)
-        ran(tmp_path, rounds=14, extend=True)
-    if at == "config.json":
-        assert ran(tmp_path, rounds=7) == short
-    ran(tmp_path, rounds=14, extend=True)
-    assert untimed(tmp_path) == untimed(longer[0])
-
-
-def test_a_longer_run_looked_at_its_clients_as_often(tmp_path):
-    looked = {"data__held_out": 0.2, "clients_every": 10}
-    ran(tmp_path / "one", rounds=15, **looked)
-    ran(tmp_path / "one", rounds=20, extend=True, **looked)
-    ran(tmp_path / "two", rounds=20, **looked)
-    found = [(tmp_path / name / "clients.csv").read_bytes() for name in ("one", "two")]
-    assert found[0] == found[1]
-
-
-HALF = """
-import flax.linen as nn
-import jax.numpy as jnp
-
-
-class Half(nn.Module):
-    classes: int
-
-    @nn.compact
-    def __call__(self, x):
-        x = x.reshape(len(x), -1)
-        return nn.Dense(self.classes, param_dtype=jnp.bfloat16, name="last")(x)
-
-
-def half(classes):
-    return Half(classes)
-"""
-
-
-def test_parameters_of_16_bits_are_kept_and_taken_away_as_such(tmp_path):
-    (tmp_path / "half.py").write_text(HALF)
-    ran(tmp_path / "run", rounds=2, model__name=f"{tmp_path}/half.py:half")
-    params = load_params(tmp_path / "run")["last"]
-    again = params_io.load(tmp_path / "run" / "params.safetensors")
-    assert params["kernel"].dtype == again["last/kernel"].dtype == jnp.bfloat16
-    np.testing.assert_array_equal(params["kernel"], again["last/kernel"])
-
-
-def test_a_run_that_was_killed_at_its_end_leaves_its_parameters(longer, tmp_path):
-    shutil.copytree(longer[0], tmp_path / "run")
-    for name in ("params.safetensors", "params.json", "summary.json"):
-        (tmp_path / "run" / name).unlink()
-    ran(tmp_path / "run", rounds=14)
-    for name in ("params.safetensors", "params.json"):
-        ours, theirs = (at / name for at in (tmp_path / "run", longer[0]))
-        assert ours.read_bytes() == theirs.read_bytes()

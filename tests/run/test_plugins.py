@@ -3,10 +3,9 @@
 import pytest
 
 from configs import default
-from fl_sketch.core import plugins
 from fl_sketch.run import run, task_of
 from fl_sketch.workdir.config_file import config_of
-from tests.run.configs import config_with, numbers, quiet, ran, refused, stop_at
+from tests.run.configs import config_with, quiet, ran, refused
 
 OWN = """
 import flax.linen as nn
@@ -60,25 +59,8 @@ def nothing(loss):
     return number
 
 
-class Still(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-        x = nn.BatchNorm(use_running_average=False)(x.reshape(len(x), -1))
-        return nn.Dense(2)(x)
-
-
-def still(classes):
-    return Still()
-
-
 def narrow(classes):
     return nn.Dense(1)
-
-
-def nnx_one(classes):
-    from flax import nnx
-
-    return nnx.Linear(5, classes, rngs=nnx.Rngs(0))
 """
 
 
@@ -103,22 +85,17 @@ def keys(own, **more):
 
 
 @pytest.mark.slow
-def test_a_run_resumes_to_the_bit_with_the_same_file_only(own, tmp_path, monkeypatch):
+def test_a_run_goes_on_with_the_same_file_only(own, tmp_path):
     more = keys(own)
-    summary, _ = ran(tmp_path / "whole", **more)
+    summary, _ = ran(tmp_path / "run", **more)
     d = 5 * 7 + 7 + 7 * 2 + 2
     assert summary["d"] == d and summary["clients"] == 6
     each = -(-(32 + 4 * d) // 8)  # a norm; a sign, and seven levels as the config has
     assert summary["bytes_up_per_client_round"] == each
-    assert summary["algorithm"] == f"{own}:quantised"
-    stop_at(tmp_path / "stopped", 5, monkeypatch, **more)
-    ran(tmp_path / "stopped", **more)
-    (rows, kept), (ours, last) = (numbers(tmp_path / f) for f in ("whole", "stopped"))
-    assert rows == ours and kept[-1] == last[-1]
     with open(own, "a") as file:
         file.write("# other words\n")
-    with refused(f"{own}:quantised", tmp_path / "stopped"):
-        ran(tmp_path / "stopped", **more)
+    with refused(f"{own}:quantised", tmp_path / "run"):
+        ran(tmp_path / "run", **more)
 
 
 def test_what_makes_it_private_is_asked_and_counted(own):
@@ -133,38 +110,23 @@ def test_what_makes_it_private_is_asked_and_counted(own):
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "name"),
     [
-        ({"algorithm": "{}:quantized"}, ["quantized", "'quantised'"]),
-        ({"algorithm": "{}x.py:mine"}, ["own.pyx.py"]),
-        ({"algorithm": "{}:number"}, ["function"]),
-        ({"model__name": "{}:number"}, ["function", "3"]),
-        ({"model__name": "{}:table"}, ["Expected", "own.py:table", "2 classes"]),
-        ({"model__name": "{}:wide", "model__size": "paper"}, ["size='small'"]),
-        ({"data__name": "{}:number"}, ["arrays by name", "int"]),
-        ({"data__name": "{}:bad"}, ["integers", "own.py:bad", "0.7", "row 0"]),
-        ({"algorithm": "{}:nothing"}, ["protocols.Algorithm", "3"]),
-        ({"model__name": "{}:still"}, ["config.model", "float32[1, 5]", "`train`"]),
-        ({"model__name": "{}:narrow"}, ["2 outputs"]),
-        ({"model__name": "{}:nnx_one"}, ["flax.nnx"]),
-        ({"model__name": "{}:wide", "model__dropout": 0.5}, ["dropout"]),
-        ({"client__optimizer": "adamm"}, ["config.client: ", "adamm"]),
+        ({"algorithm": "{}:quantized"}, "quantised"),
+        ({"algorithm": "{}x.py:mine"}, "own.pyx.py"),
+        ({"algorithm": "{}:number"}, "function"),
+        ({"algorithm": "{}:nothing"}, "Algorithm"),
+        ({"model__name": "{}:number"}, "function"),
+        ({"model__name": "{}:narrow"}, "outputs"),
+        ({"data__name": "{}:number"}, "arrays"),
+        ({"data__name": "{}:bad"}, "own.py:bad"),
     ],
-    ids=range(14),
+    ids=range(8),
 )
-def test_what_is_no_part_is_refused_in_one_line(own, changes, words):
-    changes = {
-        key: value.format(own) if isinstance(value, str) else value
-        for key, value in changes.items()
-    }
-    with refused(*words, error=(ValueError, TypeError, OSError)):
+def test_what_is_no_part_is_refused_in_one_line(own, changes, name):
+    changes = {key: value.format(own) for key, value in changes.items()}
+    with refused(name, error=(ValueError, TypeError, OSError)):
         task_of(config_with(**keys(own, **changes)))
-
-
-def test_a_file_that_fails_is_said_to(tmp_path):
-    (tmp_path / "broken.py").write_text("import nothing_of_it")
-    with refused("broken.py", "ModuleNotFound"):
-        plugins.load(f"{tmp_path}/broken.py:x")
 
 
 FOREIGN = """

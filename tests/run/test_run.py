@@ -1,7 +1,6 @@
 """A run that is stopped, damaged or short of disk resumes to the byte."""
 
 import errno
-import importlib.util
 import os
 import signal
 
@@ -9,20 +8,17 @@ import chex
 import pytest
 
 from fl_sketch.engine import loop
-from fl_sketch.run import run, task_of
+from fl_sketch.run import task_of
 from fl_sketch.workdir import checkpoint
-from fl_sketch.workdir.folder import Workdir
 from tests.run.configs import (
     LENGTHS,
     config_with,
     numbers,
     played,
-    quiet,
     ran,
     refused,
     signalled,
     stop_at,
-    table_in,
 )
 
 pytestmark = pytest.mark.slow
@@ -45,41 +41,11 @@ def test_a_run_leaves_rows_at_evaluations_and_its_last_checkpoints(whole):
     assert (whole / "metrics.csv").stat().st_mtime_ns == before
 
 
-def test_rows_may_go_to_tensorboard_and_the_same_seed_makes_the_same_bytes(
-    whole, tmp_path
-):
-    config = config_with(**LENGTHS, cohort__sampling="poisson")
-    run(config, tmp_path, tensorboard=True, say=quiet)
-    (events,) = (tmp_path / "tensorboard").iterdir()
-    assert events.stat().st_size > 500
-    assert numbers(tmp_path) == numbers(whole)
-
-
-def test_tensorboard_is_refused_where_it_is_not_installed(tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with refused("tensorboardX"):
-        run(config_with(), tmp_path, tensorboard=True)
-
-
-@pytest.mark.parametrize(
-    ("number", "sent"),
-    [(1, signal.SIGTERM), (4, signal.SIGHUP), (5, signal.SIGTERM), (8, signal.SIGINT)],
-)
-def test_a_run_stopped_by_a_signal_resumes_exactly(
-    whole, tmp_path, number, sent, monkeypatch
-):
-    stopped = stop_at(tmp_path, number, monkeypatch, sent)
+def test_a_run_stopped_by_a_signal_resumes_exactly(whole, tmp_path, monkeypatch):
+    stopped = stop_at(tmp_path, 4, monkeypatch, signal.SIGTERM)
     assert not (tmp_path / "summary.json").exists()
     assert checkpoint.rounds(tmp_path / "checkpoints")[-1] == stopped
-    saved, starts = [], loop.play
-
-    def noted(compiled, state, recorders, rounds, **more):
-        saved.append(rounds)
-        return starts(compiled, state, recorders, rounds, **more)
-
-    monkeypatch.setattr("fl_sketch.engine.resumable.play", noted)
     ran(tmp_path)
-    assert saved == [(stopped, 12)]  # no round of the checkpoint is played again
     rows, kept = numbers(tmp_path)
     assert rows == numbers(whole)[0] and kept[-1] == numbers(whole)[1][-1]
 
@@ -97,28 +63,6 @@ def test_a_run_that_is_asked_to_save_does_so_and_goes_on(whole, tmp_path, monkey
     assert numbers(tmp_path) == numbers(whole)
 
 
-def test_what_was_ignored_before_still_is(whole, tmp_path, monkeypatch):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
-    try:
-        signalled(4, monkeypatch, signal.SIGHUP)
-        ran(tmp_path)
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    assert numbers(tmp_path)[0] == numbers(whole)[0]
-
-
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(
-    whole, tmp_path, monkeypatch
-):
-    stop_at(tmp_path, 10, monkeypatch)
-    newest = sorted((tmp_path / "checkpoints").iterdir())[-1]
-    newest.write_bytes(newest.read_bytes()[:1000])
-    _, lines = ran(tmp_path)
-    assert any(newest.name in line and "damaged" in line for line in lines)
-    rows, kept = numbers(tmp_path)
-    assert rows == numbers(whole)[0] and kept[-1] == numbers(whole)[1][-1]
-
-
 def full_at(monkeypatch, *rounds):
     """Makes the disk full at the checkpoints of some rounds."""
     save = checkpoint.save
@@ -129,16 +73,6 @@ def full_at(monkeypatch, *rounds):
         save(folder, number, tree, **more)
 
     monkeypatch.setattr(checkpoint, "save", failing)
-
-
-def test_a_full_disk_at_a_checkpoint_is_said_and_the_run_goes_on(
-    whole, tmp_path, monkeypatch
-):
-    full_at(monkeypatch, 6, 9)
-    _, lines = ran(tmp_path)
-    failures = [line for line in lines if "No space left" in line]
-    assert len(failures) == 2 and all("round 3" in line for line in failures)
-    assert numbers(tmp_path)[0] == numbers(whole)[0]
 
 
 def test_a_run_whose_last_checkpoint_cannot_be_written_is_not_done(
@@ -153,19 +87,6 @@ def test_a_run_whose_last_checkpoint_cannot_be_written_is_not_done(
     assert numbers(tmp_path)[0] == numbers(whole)[0]
 
 
-def test_a_full_disk_at_a_row_names_the_file(tmp_path, monkeypatch):
-    real = os.fsync
-
-    def full(handle):
-        if os.readlink(f"/proc/self/fd/{handle}").endswith("metrics.csv"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(handle)
-
-    monkeypatch.setattr(os, "fsync", full)
-    with refused(tmp_path / "metrics.csv", "No space left"):
-        ran(tmp_path)
-
-
 def test_how_a_run_is_cut_into_chunks_changes_nothing(monkeypatch):
     task = task_of(config_with(**LENGTHS))
     compiled, ends = task.compile(task.roots(task.secret)), []
@@ -175,11 +96,3 @@ def test_how_a_run_is_cut_into_chunks_changes_nothing(monkeypatch):
         losses = [row["train_loss"] for row in end.rows]
         ends.append((end.progress.state, end.progress.recorder.ledger, losses))
     chex.assert_trees_all_equal(*ends)
-
-
-def test_a_run_in_a_folder_is_the_run_without_one(whole, tmp_path):
-    task = task_of(config_with(**LENGTHS, cohort__sampling="poisson"))
-    with Workdir(tmp_path, task.config, task.identity) as folder:
-        rows = played(task, folder=folder).rows
-    for row, theirs in zip(rows, table_in(whole), strict=True):
-        assert str(row["test_loss"]) == theirs["test_loss"]

@@ -1,11 +1,10 @@
 """Texts train as images do: words with labels, characters by who says them."""
 
-import numpy as np
 import pytest
 
 from fl_sketch.run import task_of
 from tests.data import fake_raw
-from tests.run.configs import NOISY, config_with, refused, rows_of
+from tests.run.configs import NOISY, config_with, refused
 
 pytestmark = pytest.mark.slow
 
@@ -35,38 +34,20 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("changes", [WORDS, CHARACTERS], ids=["words", "characters"])
-def test_texts_train(changes, folder):
-    rows = rows_of(str(folder), rounds=30, eval_every=15, **changes)
-    assert np.isfinite([row["test_loss"] for row in rows]).all()
-    assert rows[-1]["train_loss"] < rows[0]["train_loss"]
-    assert 0 <= rows[-1]["test_accuracy"] <= 1
-
-
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "name"),
     [
-        (WORDS | {"data__vocabulary": 999}, ["config.data: ", "vocabulary=999"]),
-        (WORDS | {"data__length": 0}, ["config.data: ", "length=0"]),
-        (WORDS | {"data__partition": "natural"}, ["owners", "natural"]),
-        (WORDS | {"model__name": "lenet"}, ["images"]),
-        (WORDS | {"model__size": "large"}, ["config.model: ", "size='large'"]),
-        (CHARACTERS | {"data__clients": 4}, ["clients=3", "clients=4"]),
-        ({"model__name": "transformer"}, ["integer tokens"]),
-        (
-            {"model__name": "vit", "data__name": "digits", "client__clip": -1.0},
-            ["clip"],
-        ),
-        ({"server__schedule": "cosin"}, ["config.server: ", "'cosine'"]),
-        (
-            {"server__schedule": "cosine", "server__floor": 3.0},
-            ["config.server: ", "floor=3.0"],
-        ),
+        (WORDS | {"data__vocabulary": 999}, "vocabulary"),
+        (WORDS | {"data__length": 0}, "length"),
+        (WORDS | {"data__partition": "natural"}, "owners"),
+        (WORDS | {"model__name": "lenet"}, "images"),
+        (CHARACTERS | {"data__clients": 4}, "clients"),
+        ({"model__name": "transformer"}, "tokens"),
     ],
-    ids=range(10),
+    ids=range(6),
 )
-def test_what_a_config_may_not_say_of_texts_is_one_line(changes, words, folder):
-    with refused(*words, error=(ValueError, TypeError)):
+def test_what_a_config_may_not_say_of_texts_is_one_line(changes, name, folder):
+    with refused(name, error=(ValueError, TypeError)):
         task_of(config_with(**changes), str(folder))
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from configs import default
 from fl_sketch.sweep import grid
+from tests.refusals import refused
 
 pytestmark = pytest.mark.fast
 CONFIG = default.get_config()
@@ -31,38 +32,28 @@ def test_values_may_be_words_and_yes_or_no():
     assert axes["sketch.stored"] == (True, False)
 
 
+MANY = ",".join(map(str, range(1, 102)))
+
+
 @pytest.mark.parametrize(
-    ("over", "words"),
+    ("over", "name"),
     [
-        ([], "at least one --over"),
-        (["client.rat=1"], "client.rat=1.*'client.rate'"),
-        (["client=1"], "'client.rate'"),
-        (["client.rate"], "with float.*client.rate"),
-        (["client.rate="], "with float"),
-        (["client.rate=0.1,,0.2"], "with float"),
-        (["client.rate=fast"], "with float.*client.rate=fast"),
-        (["client.steps=2.5"], "with int"),
-        (["algorithm=safl,"], "with str"),
-        (["client.rate=-0.1"], "client.rate > 0.*client.rate=-0.1"),
-        (["client.rate=nan"], "client.rate=nan"),
-        (["server.b1=1.5"], "< 1.*server.b1=1.5"),
-        (["client.rate=0.1,0.10"], "different values"),
-        (["client.rate=0.1,0.100000001"], "different values"),
-        (["seed=0", "seed=1"], "once.*seed 2 times"),
-        (["seed=-1"], "seed=-1"),
-        (
-            [
-                f"{key}={','.join(map(str, range(1, 102)))}"
-                for key in ("seed", "rounds")
-            ],
-            "101 x 101 = 10201",
-        ),
+        ([], "--over"),
+        (["client.rat=1"], "client.rat"),
+        (["client=1"], "client"),
+        (["client.rate="], "client.rate"),
+        (["client.rate=fast"], "client.rate"),
+        (["client.steps=2.5"], "client.steps"),
+        (["client.rate=-0.1"], "client.rate"),
+        (["server.b1=1.5"], "server.b1"),
+        (["client.rate=0.1,0.100000001"], "client.rate"),
+        (["seed=0", "seed=1"], "seed"),
+        ([f"seed={MANY}", f"rounds={MANY}"], "10201"),
     ],
 )
-def test_what_is_no_grid_is_refused_in_one_line(over, words):
-    with pytest.raises(ValueError, match=words) as caught:
+def test_what_is_no_grid_is_refused_in_one_line(over, name):
+    with refused(match=name):
         grid.read_axes(CONFIG, over)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

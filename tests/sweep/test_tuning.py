@@ -60,13 +60,6 @@ def test_a_search_chooses_by_validation_and_the_last_evaluations(tmp_path, swept
     assert "edge of the grid" in said[-1] and said[-1].endswith("server.rate=10")
 
 
-def test_a_method_is_tuned_over_words_too(tmp_path, swept):
-    words = {"client.optimizer": ("sgd", "adam(b1=0.8, b2=0.9)")}
-    best, points, _ = search(tmp_path, (0.1, 1), **words)
-    assert best == {"server.rate": 1.0, "client.optimizer": "sgd"} and len(swept) == 1
-    assert points[-1]["client.optimizer"] == "adam(b1=0.8, b2=0.9)"
-
-
 def test_a_grid_grows_until_its_best_point_is_inside(tmp_path, swept):
     best, points, said = search(tmp_path, (0.01, 0.1), widen=5)
     assert best == {"server.rate": 1.0} and swept == ["tuning", "tuning_1", "tuning_2"]

@@ -3,10 +3,8 @@
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
-from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.sharding import PartitionSpec as P
 
 from fl_sketch import sketch, transforms
@@ -81,49 +79,6 @@ def test_sketched_step_is_the_sketch_of_the_mean(layout):
     chex.assert_trees_all_close(params, expected, rtol=1e-4, atol=1e-5)
 
 
-def equations(jaxpr):
-    """Yields all equations in order, those of inner jaxprs after their owner."""
-
-    def is_program(leaf):
-        return isinstance(leaf, Jaxpr | ClosedJaxpr)
-
-    for equation in jaxpr.eqns:
-        yield equation
-        leaves = jax.tree.leaves(equation.params, is_leaf=is_program)
-        for inner in filter(is_program, leaves):
-            yield from equations(getattr(inner, "jaxpr", inner))
-
-
-def after_the_mean(step, *arguments):
-    found = list(equations(jax.make_jaxpr(step)(*arguments).jaxpr))
-    sums = [n for n, e in enumerate(found) if e.primitive.name.startswith("psum")]
-    return found[: sums[0]], found[sums[-1] + 1 :], len(sums)
-
-
-def test_what_follows_aggregate_is_computed_once_and_known_to_be_the_same():
-    op = sketch.gaussian(11)
-    tx = chained(op, optax.adam(0.1))
-    arguments = some_grads(DEVICES * CLIENTS), tx.init(PARAMS), PARAMS, KEY
-    before, after, sums = after_the_mean(client_step(tx), *arguments)
-    assert sums == 1
-    assert len(after) > 20
-
-    def shapes(found):
-        return [v.aval for equation in found for v in equation.outvars]
-
-    assert any(CLIENTS in aval.shape for aval in shapes(before))
-    assert not any(CLIENTS in aval.shape for aval in shapes(after))
-    assert any("V:devices" in str(aval) for aval in shapes(before))
-    assert not any("V:devices" in str(aval) for aval in shapes(after))
-
-
-def test_an_axis_that_no_map_has_is_refused_by_name():
-    tx = optax.chain(transforms.aggregate("device"), optax.sgd(1.0))
-    arguments = some_grads(DEVICES * CLIENTS), tx.init(PARAMS), PARAMS, KEY
-    with pytest.raises(ValueError, match="axis_name='device'"):
-        jax.make_jaxpr(client_step(tx))(*arguments)
-
-
 def test_a_message_that_goes_around_the_mean_is_refused():
     op = sketch.count_sketch(15)
     leaky = optax.chain(transforms.sketch(op), transforms.desketch(op), optax.sgd(1.0))
@@ -144,28 +99,3 @@ def test_a_message_that_goes_around_the_mean_is_refused():
     )
     with pytest.raises(ValueError, match="replicat|out_specs"):
         jax.make_jaxpr(step)(*arguments)
-
-
-def test_the_key_and_the_parameters_are_asked_for():
-    op = sketch.count_sketch(15)
-    tx, back = transforms.sketch(op), transforms.desketch(op)
-    for call, word in (
-        (lambda: tx.update(PARAMS, tx.init(PARAMS), PARAMS), "key=key"),
-        (lambda: back.update(op.zeros(), back.init(PARAMS), PARAMS), "key=key"),
-        (lambda: back.update(op.zeros(), back.init(PARAMS), key=KEY), "params"),
-    ):
-        with pytest.raises(ValueError, match=word):
-            call()
-
-
-def test_a_round_has_its_own_key_and_does_not_compile_again():
-    op = sketch.count_sketch(15)
-    tx = chained(op, optax.sgd(1.0))
-    step = jax.jit(client_step(tx))
-    grads = some_grads(DEVICES * CLIENTS)
-    results = [
-        step(grads, tx.init(PARAMS), PARAMS, jax.random.key(number))[0]["w"]
-        for number in range(3)
-    ]
-    assert step._cache_size() == 1
-    assert not np.array_equal(results[0], results[1])

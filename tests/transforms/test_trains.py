@@ -20,10 +20,8 @@ SHAPES = {
 
 @pytest.mark.parametrize(
     "text",
-    ["", "lora(", "lora()", "lora(rank=2.5)", "lora(alpha=2)", "lora(rank=2, of=x)",
-     "lora(rank=2, alpha=-1)", "lora(rank=2, alpha=nan)", "lora(8)", "(",
-     "lora(rank=2)head", "lora(rank=2, on=()"],
-)  # fmt: skip
+    ["", "lora(", "lora(rank=2.5)", "lora(alpha=2)", "lora(rank=2, alpha=nan)", "("],
+)
 def test_other_words_are_refused(text):
     with refused("trains"):
         chosen(text, SHAPES)
@@ -67,19 +65,18 @@ def test_the_last_layer_is_known_by_its_name(names, head):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "name"),
     [
-        ("qery", ["'qery'", "block1/attention/query/kernel"]),
-        (".", ["trains=all", "'.'"]),
-        ("lora(rank=0)", ["rank=0"]),
-        ("lora(rank=33, on=query)", ["block1/attention/query/kernel", "rank=33"]),
-        ("lora(rank=2, on=norm|query/bias)", ["query/bias'", "block1/norm/scale"]),
-        ("lora(rank=2, on=^dense)+head", ["on='^dense'"]),
-        ("lora(rank=2, on=nothing)", ["'nothing'"]),
+        ("qery", "qery"),
+        (".", "trains"),
+        ("lora(rank=0)", "rank"),
+        ("lora(rank=33, on=query)", "query/kernel"),
+        ("lora(rank=2, on=norm|query/bias)", "query/bias"),
+        ("lora(rank=2, on=^dense)+head", "dense"),
     ],
 )
-def test_what_does_not_fit_a_model_is_refused(text, words):
-    with refused(*words):
+def test_what_does_not_fit_a_model_is_refused(text, name):
+    with refused(name):
         chosen(text, SHAPES)
 
 
