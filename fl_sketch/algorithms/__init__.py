@@ -48,4 +48,3 @@ from fl_sketch.algorithms.sign_sgd import ef_sign_sgd as ef_sign_sgd
 from fl_sketch.algorithms.sign_sgd import sign_sgd as sign_sgd
 from fl_sketch.algorithms.sketched_sgd import sketched_sgd as sketched_sgd
 from fl_sketch.algorithms.with_statistics import with_statistics as with_statistics
-from fl_sketch.channels.player import replay as replay

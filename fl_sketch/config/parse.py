@@ -22,7 +22,7 @@ from fl_sketch.core.mappings import flat
 from fl_sketch.data import batches as client_batches
 from fl_sketch.data import class_subset, datasets, partition, residency
 from fl_sketch.models.losses import KINDS, TYPES
-from fl_sketch.privacy import lattice, plans
+from fl_sketch.privacy import accounting, lattice
 from fl_sketch.sketch import FILLS
 from fl_sketch.transforms import by_name
 
@@ -91,16 +91,12 @@ CHECKS: dict[str, Callable[..., Any]] = {
     "privacy.bound": _one_of("none", "clip", "normalise", "adaptive"),
     "privacy.noise_multiplier": _within(0, 1e6),
     "privacy.target_epsilon": _within(0, 500),
-    "privacy.planned_rounds": _within(0),
-    "privacy.relation": _one_of(*plans.RELATIONS),
-    "privacy.accountant": _one_of("auto", *plans.ACCOUNTANTS),
-    "privacy.noise": _one_of("central", "distributed", *lattice.KINDS),
+    "privacy.relation": _one_of(*accounting.RELATIONS),
+    "privacy.accountant": _one_of("auto", *accounting.ACCOUNTANTS),
+    "privacy.noise": _one_of("central", *lattice.KINDS),
     "privacy.bits": _within(0, lattice.LONGEST),
-    "privacy.granularity": _within(0, 1),
     "privacy.smallest_cohort": _within(0),
-    "privacy.form": _one_of("message", "update"),
     "privacy.quantile_rate": _within(0),
-    "privacy.watch_noise": _within(0),
     "compute.devices": _within(0, WHOLE),
     "compute.model_devices": validate.at_least_one,
     "compute.dtype": _one_of(*TYPES),

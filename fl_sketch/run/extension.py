@@ -59,9 +59,8 @@ def _require_same_noise(
     }
     if len(noises) > 1:
         msg = (
-            f"Expected noise for rounds={longer.config['rounds']}, got noise for "
-            f"rounds={before}: a private run can only be extended before it finishes, "
-            "to the privacy.planned_rounds that it started with at most."
+            f"Expected privacy.noise_multiplier for rounds={longer.config['rounds']}, "
+            f"got noise that privacy.target_epsilon chose for rounds={before}."
         )
         raise ValueError(msg)
     require_left(longer.last, shorter.last, privacy.target_epsilon)

@@ -22,6 +22,7 @@ from fl_sketch.config.build import metrics_of
 from fl_sketch.core import files, validate
 from fl_sketch.engine.loop import NotFinite
 from fl_sketch.run.run import run as run_once
+from fl_sketch.run.setup import prepare
 from fl_sketch.sweep import grid, plots, tables
 from fl_sketch.sweep.sweep import sweep
 from fl_sketch.sweep.tables import Row
@@ -224,7 +225,8 @@ def _tuned_and_run(
     tuned = Tuning(config, method.tune, folder, data_dir, comparison.last, say)
     best, points = {}, []
     if method.tune:
-        tuned = tuned._replace(config=_for_search(comparison, method, config))
+        searched = _for_search(comparison, method, config, data_dir)
+        tuned = tuned._replace(config=searched)
         best, points = tuned.search(comparison.widen)
     config = grid.changed(config, best)
     seeds, place = comparison.seeds, folder / "seeds"
@@ -235,16 +237,19 @@ def _tuned_and_run(
     return best, files.read_rows(place / "sweep.csv"), points
 
 
-def _for_search(comparison: Comparison, method: Method, config) -> ConfigDict:
+def _for_search(comparison: Comparison, method: Method, config, data_dir) -> ConfigDict:
     """Returns the config with which a method is tuned."""
     keys = {**comparison.tuning_keys, "seed": comparison.tuning_seed}
     config = grid.changed(config, keys)
     if not comparison.tuning_rounds or method.whole:
         return config
-    # The noise of fewer rounds would be less, and so would its cost.
-    planned = config.privacy.planned_rounds or config.rounds
-    rounds = min(config.rounds, comparison.tuning_rounds)
-    return grid.changed(config, {"privacy.planned_rounds": planned, "rounds": rounds})
+    keys = {"rounds": min(config.rounds, comparison.tuning_rounds)}
+    if privacy.protection_of(config).noisy:
+        # The noise of fewer rounds would be less, and so would its cost.
+        guarantee = prepare(config, data_dir).guarantee
+        assert guarantee is not None
+        keys["privacy.noise_multiplier"] = guarantee.noise_multiplier
+    return grid.changed(config, keys)
 
 
 def _apart(config, seeds: Sequence[int], folder, data_dir) -> Iterator[Row]:

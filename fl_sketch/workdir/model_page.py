@@ -45,7 +45,6 @@ _SHARES = (
 TRUST = {
     "central": "The server saw every message before it added the noise, so it must be "
     "trusted. The guarantee covers the models of all rounds, and not the messages.",
-    "distributed": _SHARES,
     **dict.fromkeys(KINDS, _SHARES),
     "one's own": "The mechanism is not one of fl_sketch: its code decides who adds the "
     "noise, and how long a message may be.",
@@ -61,7 +60,6 @@ SUMS = {  # who saw the messages of clients
 }
 ADDED = {  # by whom noise was added
     "central": "central: added to the sum by who formed it",
-    "distributed": "distributed: a share by every client",
     **dict.fromkeys(KINDS, "distributed: a share by every client, of integers"),
     "one's own": "that of a mechanism of the run's own",
     "local": "local: added by every client",

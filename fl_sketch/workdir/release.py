@@ -21,8 +21,8 @@ from fl_sketch.core import files, untrusted_files, validate
 from fl_sketch.core.hashing import SHUFFLED_UP_TO
 from fl_sketch.models import params_io
 from fl_sketch.models.params_io import FORMS, Arrays
-from fl_sketch.privacy import plans
-from fl_sketch.privacy.guarantee import LAST_BITS, UNPROTECTED, Guarantee, rounded_up
+from fl_sketch.privacy import accounting
+from fl_sketch.privacy.guarantee import Guarantee, rounded_up
 from fl_sketch.workdir import (
     checkpoint,
     model_page,
@@ -53,6 +53,17 @@ OTHERS = {  # files by which a folder is known to be that of something else
     "a sweep": ("sweep.csv", "sweep.json"),
     "a comparison": ("search.csv", "comparison.csv", "standings.md"),
 }
+LAST_BITS = (
+    "the last bits of float arithmetic that rounding does not remove "
+    "(fl_sketch/privacy/gaussian.py)"
+)
+UNPROTECTED = (
+    "the test data",
+    "the planned number of clients, the model, its size and all other keys of the "
+    "config",
+    "the choice of config keys, unless other data were used for it",
+    "the time that rounds take, and columns of the run that begin with simulator_only_",
+)
 
 
 class Release(NamedTuple):
@@ -242,7 +253,7 @@ def _promise(summary, about, own: Guarantee) -> dict[str, Any]:
         "sampling_rate": own.plan.rate,
         "rounds": summary["rounds"],
         "releases_a_round": summary["releases"],
-        "released_beside": [*summary["noised"], *threshold],
+        "released_beside": [*threshold],
         "noise_multiplier": own.noise_multiplier,
         "noise": summary["noise"],
         "cohort": own.plan.sample,
@@ -278,7 +289,7 @@ def _unprotected(summary, about, own: Guarantee) -> list[str]:
     shuffled = own.unit == "example" or plan.population > SHUFFLED_UP_TO
     if shuffled and plan.sampling != "everyone":
         all_in = plan._replace(sampling="everyone", sample=plan.population, cut=0.0)
-        name = plans.accountant_for(all_in)
+        name = accounting.accountant_for(all_in)
         known = own._replace(plan=all_in, accountant=name).spent()
         lines += [SHUFFLED.format(HIDDEN[own.unit], rounded_up(known))]
     if not plan.integers:  # whose sums are exact

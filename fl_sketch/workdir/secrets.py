@@ -31,7 +31,13 @@ ADDED = {  # keys that older configs did not have, and their defaults
     "client.trains": "all",
     "data.partition_seed": -1,
     "privacy.bits": 0,
-    "privacy.granularity": 0.0,
+}
+DROPPED = {  # keys that only older configs have, and their defaults
+    "privacy.form": "message",
+    "privacy.planned_rounds": 0,
+    "privacy.watch": False,
+    "privacy.watch_loss": 5.0,
+    "privacy.watch_noise": 0.0,
 }
 
 
@@ -97,7 +103,8 @@ def simulated(keys: Mapping[str, Any]) -> Secret:
 
     Configs of different runs have different noise, as private runs do.
     """
-    counted = {key: value for key, value in keys.items() if not key.startswith(APART)}
+    counted = DROPPED | dict(keys)
+    counted = {k: value for k, value in counted.items() if not k.startswith(APART)}
     counted |= {k: keys[k] for k, plain in DECIDING.items() if keys[k] != plain}
     plain = {k for k, default in ADDED.items() if counted.get(k) == default}
     deciding = {key: counted[key] for key in sorted(counted.keys() - plain)}

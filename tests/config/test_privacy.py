@@ -113,9 +113,11 @@ INTEGERS = SKELLAM | {"cohort__sampling": "fixed", "privacy__relation": "replace
 
 
 def test_a_run_of_integers_is_counted_with_its_rounding(tmp_path):
-    changes = SAFL | INTEGERS | {"sketch__numbers": 100}
+    changes = SAFL | INTEGERS | {"sketch__numbers": 130}
     summary = run(config_with(**changes), tmp_path, say=lambda line: None)
-    assert float(table_in(tmp_path)[-1]["epsilon"]) == pytest.approx(4.0, abs=1e-3)
+    first, last = table_in(tmp_path)
+    assert int(first[MARK + "bytes_up_total"]) == 3 * 50 * 130 * 16 // 8
+    assert float(last["epsilon"]) == pytest.approx(4.0, abs=1e-3)
     assert (summary["noise"], summary["accountant"]) == ("skellam", "rdp")
     (one,) = odometer.read(tmp_path).values()
     assert one.plan == task_of(config_with(**changes)).known.guarantee.plan

@@ -35,13 +35,13 @@ def test_a_shuffle_is_named_where_it_decides_what_the_accountant_takes_as_secret
         assert len(said) == named, (sampling, population, unit)
         secret = model_page.HIDDEN[unit] in model_page._promised(promise)
         assert secret == (sampling != "everyone")
-        for noise in ("central", "distributed", "skellam"):
+        for noise in ("central", "skellam"):
             text = model_page._how(promise | {"noise": noise})
             knows = noise != "central" and sampling != "everyone"
             assert ("towards who knows who took part" in text) == knows
 
 
-@pytest.mark.parametrize("noise", ["distributed", "skellam", "local"])
+@pytest.mark.parametrize("noise", ["skellam", "local"])
 def test_the_page_says_who_adds_the_noise(one, noise):
     own = odometer.read(one.folder)["run"]
     summary = read_json(one.folder / "summary.json") | {"noise": noise}

@@ -17,7 +17,6 @@ from fl_sketch.data import npz
 from fl_sketch.data.examples import Examples
 from fl_sketch.engine import recorder
 from fl_sketch.models import params_io
-from fl_sketch.privacy.guarantee import LAST_BITS, UNPROTECTED
 from fl_sketch.run import load_params, run
 from fl_sketch.workdir import (
     release,
@@ -25,6 +24,7 @@ from fl_sketch.workdir import (
     rows,
     secrets,
 )
+from fl_sketch.workdir.release import LAST_BITS, UNPROTECTED
 from tests.run.configs import config_with, quiet, read_json, table_in
 
 pytestmark = pytest.mark.slow

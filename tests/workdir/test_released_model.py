@@ -212,10 +212,14 @@ def test_code_and_paths_of_ones_own_stay_at_home(own):
             "bounded (normalise, 0.5)",
         ),
         (
-            mechanism.distributed(
-                clipping.clip(1.5), noise_multiplier=2.0, denominator=40, smallest=38
+            mechanism.integers(
+                clipping.clip(1.5),
+                noise_multiplier=2.0,
+                denominator=40,
+                smallest=38,
+                bits=16,
             ),
-            {"noise": "distributed", "bound": "clip", "smallest_cohort": 38},
+            {"noise": "skellam", "bound": "clip", "smallest_cohort": 38},
             "Of the 40 clients of a round, 2 may have dropped out",
         ),
         (
@@ -226,7 +230,7 @@ def test_code_and_paths_of_ones_own_stay_at_home(own):
             "its code decides who adds the noise",
         ),
     ],
-    ids=["central", "distributed", "own"],
+    ids=["central", "skellam", "own"],
 )
 def test_a_run_of_python_says_what_it_knows_and_no_more(guard, said, words, tmp_path):
     def loss(params, batch):

@@ -43,14 +43,12 @@ PRIVATE = {
     "eval_every": 2,
     "checkpoint_every": 2,
 }
-WATCHED = PRIVATE | {
+SAMPLED = PRIVATE | {
     "cohort__sampling": "poisson",
     "cohort__size": 5,
     "client__batch": 4,
     "privacy__bound": "clip",
     "algorithm": "safl",
-    "privacy__watch": True,
-    "privacy__watch_noise": 8.0,
 }
 OWN, PLANTED = secrets.Secret(bytes(range(1, 33))), secrets.Secret(bytes(32))
 
@@ -218,7 +216,7 @@ def whole(tmp_path_factory):
     secrets.keep(folder, PLANTED)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(secrets, "fresh", lambda: OWN)
-        run(config_with(**WATCHED), folder, tensorboard=True, say=quiet)
+        run(config_with(**SAMPLED), folder, tensorboard=True, say=quiet)
     return folder
 
 
@@ -229,7 +227,7 @@ def everything(folder):
 def test_a_run_that_was_killed_resumes_to_the_bit_and_forgets_its_secret(
     whole, tmp_path, monkeypatch
 ):
-    config = config_with(**WATCHED)
+    config = config_with(**SAMPLED)
     killed_in(tmp_path, config)
     path = tmp_path / secrets.FILE
     assert path.read_bytes()[:32] == OWN.reveal()
@@ -379,7 +377,7 @@ def test_the_odometer_is_written_before_the_first_round(tmp_path, monkeypatch):
 def test_streamed_rounds_are_those_of_the_same_secret():
     ends = []
     for form in ("resident", "streamed"):
-        task = task_of(config_with(**WATCHED | {"rounds": 3}, compute__data=form))
+        task = task_of(config_with(**SAMPLED | {"rounds": 3}, compute__data=form))
         ends.append(played(task._replace(secret=OWN)).params)
     one, two = (np.asarray(trees.ravel(params)) for params in ends)
     np.testing.assert_array_equal(one, two)
