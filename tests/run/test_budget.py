@@ -3,7 +3,7 @@
 import pytest
 
 from fl_sketch.engine.loop import NotFinite
-from fl_sketch.privacy import accounting
+from fl_sketch.privacy import accounting, composition
 from fl_sketch.run import run, task_of
 from fl_sketch.sweep import comparison, sweep
 from fl_sketch.sweep.comparison import Comparison, Method
@@ -101,7 +101,7 @@ def test_a_total_is_for_the_relation_that_all_runs_keep():
     loose = one._replace(delta=1e-3)
     assert total(one, loose).delta == 1e-3
     pair = [(one.plan, one.noise_multiplier)] * 2
-    expected = accounting.together(pair, delta=1e-3)
+    expected = composition.together(pair, delta=1e-3)
     assert total(one, loose).epsilon == pytest.approx(expected)
 
 
