@@ -115,6 +115,16 @@ def test_two_programs_have_unlike_noise_from_one_secret():
     assert np.array_equal(run(rounds=2).params["w"], run(state=first.state).params["w"])
 
 
+def test_runs_in_two_folders_have_unlike_noise_from_one_secret(tmp_path):
+    key, runs = engine.secret_roots(0), {}
+    guard = mechanism.central(clipping.clip(1.0), noise_multiplier=1e4, denominator=4)
+    for rate in (0.05, 0.0500001):
+        private = algorithms.fedavg(loss, client_rate=rate)._replace(mechanism=guard)
+        change = {"rounds": 1, "cohort": POISSON, "key": key}
+        runs[rate] = simulated(private, workdir=tmp_path / str(rate), **change).params
+    assert np.linalg.norm(runs[0.05]["w"] - runs[0.0500001]["w"]) > 1e3
+
+
 def test_local_noise_is_a_function_of_its_program_too():
     """Which no mechanism counts, so that a folder with a secret key is refused."""
     key = engine.secret_roots(0)

@@ -127,6 +127,7 @@ def test_a_model_predicts_the_images_of_a_file(place, tmp_path):
         classes = [int(word) for word in words[1::2]]
         assert sorted(classes) == list(range(10))
         np.testing.assert_allclose([*map(float, words[2::2])], row[classes], atol=1e-4)
+        assert (np.diff(row[classes]) <= 0).all()
 
 
 @slow

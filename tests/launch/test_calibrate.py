@@ -1,0 +1,34 @@
+"""The noise that `launch.calibrate` finds keeps its target."""
+
+import re
+
+import pytest
+
+from fl_sketch.privacy import accounting, noise_size
+from fl_sketch.privacy.guarantee import promised
+from tests.launching import launch
+
+pytestmark = pytest.mark.slow
+
+EXAMPLE = {"unit": "example", "epsilon": 3, "examples": 600, "batch": 60, "steps": 4}
+EXAMPLE |= {"cohort": 10, "rounds": 100, "numbers": 6500}
+
+
+def calibrated(flags):
+    return launch("launch.calibrate", *(f"--{n}={v}" for n, v in flags.items()))
+
+
+def test_the_noise_of_examples_keeps_the_target_and_is_said_to_drown_the_model():
+    done = calibrated(EXAMPLE)
+    assert done.returncode == 0, done.stderr
+    z = float(re.search(r"multiplier by RDP: (\S+)", done.stdout)[1])
+    plan = accounting.Plan(400, 60, 600, "fixed", relation="replace_one")
+    plan = plan._replace(coordinates=6500)
+    assert 2.99 < accounting.epsilon(plan, z, delta=1e-5) <= 3
+    made = promised(
+        plan, rounds=100, noise_multiplier=z, delta=1e-5, per_round=4, unit="example"
+    )
+    assert "hardly learn" in done.stdout
+    assert [*noise_size.lines(made, clients=10)][1].partition(" epsilon")[0] in (
+        done.stdout
+    )
