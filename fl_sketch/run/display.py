@@ -185,7 +185,6 @@ def head(task: Task) -> str:
 
 def row(values: Mapping[str, Any]) -> str:
     """Returns one evaluation, `values` by their names, as a line of the table."""
-    values = rows.plain(values)
     own = (name for name in rows.measured(values) if name.startswith("test_"))
     scores = [float(values[name]) for name in own if name != "test_loss"]
     loss = values["train_loss"]  # NaN or, of JSON, None: none of the clients told it
@@ -225,9 +224,7 @@ def done_before(summary: Mapping[str, Any], task: Task, workdir: str) -> list[st
 
 def result(summary: Mapping[str, Any], workdir: str) -> list[str]:
     """Returns the lines that end a run: what its `summary` holds, and its `workdir`."""
-    hidden = any(name.startswith(rows.MARK) for name in summary)
-    whose = " (simulator only)" * hidden
-    summary = rows.plain(summary)
+    whose = " (simulator only)" * (summary["epsilon"] is not None)
     by = rows.score_of(summary)
     return [
         f"{by.title} {by.of(summary):.4f} after {summary['rounds']} rounds; "

@@ -1,26 +1,25 @@
-"""The best point of a sweep as a run's folder, which can be extended."""
+"""The model of the best point of a sweep, in a folder of its own."""
 
 import pathlib
-import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from fl_sketch import engine
-from fl_sketch.core import plugins
-from fl_sketch.core.mappings import flat
-from fl_sketch.engine.recorder import ABSENCES, Recorder
+from fl_sketch.config.initial import seen_by_model
+from fl_sketch.core.trees import named_leaves
+from fl_sketch.models.params_io import BARE, Arrays
 from fl_sketch.run.setup import Setup
 from fl_sketch.run.task import model_of
 from fl_sketch.sweep.grid import Axis, Group, changed
 from fl_sketch.sweep.tables import ranked
-from fl_sketch.workdir import checkpoint, config_file, origin, weights
-from fl_sketch.workdir.folder import Workdir
+from fl_sketch.transforms import lora
+from fl_sketch.workdir import weights
 
 FOLDER = weights.BEST
-OWN = ("point", "delta", "randomness", "diverged")  # columns of sweep.csv alone
 
 
 def keep(
@@ -29,10 +28,9 @@ def keep(
     axes: Sequence[Axis],
     group: Group,
     setup: Setup,
-    recorders: Sequence[Recorder],
     states: engine.State,
 ) -> None:
-    """Writes the best point so far to its own folder, if it is of this program.
+    """Writes the model of the best point so far, if it is of this program.
 
     A point that diverged is not kept. `rows` are all rows of the sweep so far, and
     `states` the last states of the group, over seeds and numbers.
@@ -41,26 +39,21 @@ def keep(
     place = first["point"] - group.first
     if first["diverged"] or not 0 <= place < len(group.points):
         return
-    config, point = changed(group.config, group.points[place]), group.points[place]
     partial, kept = folder / f".{FOLDER}.partial", folder / FOLDER
     for path in (partial, kept):
         if path.is_symlink():  # planted, to be written through
             path.unlink()
     shutil.rmtree(partial, ignore_errors=True)  # of a sweep that was killed
-    recorder = recorders[place]
-    with Workdir(partial, config.to_dict(), setup.identity) as run:
-        mine = [row for row in rows if int(row["point"]) == first["point"]]
-        # Older rows have the columns of other programs first.
-        ordered = ({name: row[name] for name in mine[-1]} for row in mine)
-        run.add(*(_as_of_a_run(row, point) for row in ordered))
-        where = divmod(place, len(group.numbers))
-        tree = {"state": jax.tree.map(lambda leaf: leaf[where], states)}
-        extra, number = {**run.extra(), **recorder.arrays()}, first["round"]
-        checkpoint.save(run.checkpoints, number, tree, extra=extra)
-        if setup.parts:
-            weights.keep_frozen(partial, setup.parts.frozen.tree, fresh=True)
-        about = {**model_of(setup), origin.TRAINED_ON: run.trained_on}
-        weights.write_model(partial, number, about)
+    partial.mkdir()
+    where = divmod(place, len(group.numbers))
+    params = jax.tree.map(lambda leaf: leaf[where], states.server.params)
+    arrays: Arrays = {n or BARE: np.asarray(x) for n, x in named_leaves(params)}
+    if setup.parts:
+        arrays = lora.merged(arrays, setup.parts.frozen.tree)
+    config = changed(group.config, group.points[place])
+    seen = sorted(seen_by_model(config))
+    about = {**model_of(setup), weights.TRAINED_ON: seen, "round": first["round"]}
+    weights.write_arrays(partial, dict(sorted(arrays.items())), about)
     shutil.rmtree(kept, ignore_errors=True)
     partial.rename(kept)
 
@@ -82,25 +75,4 @@ def ended(folder: pathlib.Path, *, private: bool) -> list[str]:
             f"no {FOLDER}/: the best point is a private run, whose model is not kept; "
             "launch.train trains it again and spends its epsilon again"
         ]
-    if not kept.is_dir():  # all points diverged
-        return []
-    return [f"to continue the best point: {_command(kept)}"]
-
-
-def _command(kept: pathlib.Path) -> str:
-    """Returns the command that continues the run in a folder."""
-    values = flat(config_file.read(kept / origin.CONFIG).config).values()
-    code = ",".join(dict.fromkeys(filter(plugins.named, values)))
-    words = ["python", "-m", "launch.train", f"--workdir={kept}", "--extend=ROUNDS"]
-    return shlex.join([*words, *[f"--plugin={code}"] * bool(code)])
-
-
-def _as_of_a_run(row: Mapping[str, Any], point: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a row of sweep.csv as metrics.csv has it; its time is not known."""
-    # Rows of a sweep have empty columns where another program has absent clients.
-    columns = {
-        name: value
-        for name, value in row.items()
-        if name not in (*OWN, *point) and (name not in ABSENCES or value != "")
-    }
-    return columns | {"rounds_per_second": float("nan")}
+    return [f"the model of the best point: {kept}"] if kept.is_dir() else []

@@ -60,7 +60,10 @@ def sweep(
     require_one_table(outlines)
     keys, values = config.to_dict(), {axis.key: list(axis.values) for axis in axes}
     about, identity = keys | {"over": values}, _identity(outlines)
-    with Workdir(workdir, about, identity, rows=ROWS, summary=SUMMARY) as folder:
+    private = any(one.private for one in outlines)  # one table has one head
+    public = ("point", "diverged", *values)
+    names_of = {"rows": ROWS, "summary": SUMMARY, "private": private, "public": public}
+    with Workdir(workdir, about, identity, **names_of, say=say) as folder:
         for line in plan(axes, outlines, how):
             say(line)
         if config.clients_every:
@@ -94,7 +97,7 @@ def _done(outlines: Sequence[Outline], folder: Workdir) -> tuple[int, Row | None
         what private programs released.
     """
     ends = [0, *np.cumsum([one.rows for one in outlines]).tolist()]
-    done = int(np.searchsorted(ends, folder.rows_there(), side="right")) - 1
+    done = int(np.searchsorted(ends, len(folder.rows_there()), side="right")) - 1
     folder.keep_rows(ends[done])
     counted = odometer.read(folder.folder)
     private = (one for one in outlines[:done] if one.private)
@@ -132,13 +135,15 @@ def _results(
     axes: Sequence[grid.Axis], outlines: Sequence[Outline], rows: Sequence[Row]
 ) -> Row:
     """Returns what sweep.json has of the programs and of their best points."""
+    private = any(one.private for one in outlines)
+    shown = ("point", "diverged", *(axis.key for axis in axes))
     last = tables.ranked(rows, axes)
     means = tables.over_seeds(last, axes) if tables.seeds_swept(axes) else []
     first = next((row for row in last if not row["diverged"]), None)
     return {
         "points": len(last),
         "programs": [o.facts | {"first_point": o.group.first} for o in outlines],
-        "best": first and names.marked(first, any(o.private for o in outlines)),
+        "best": first and names.published(first, shown) if private else first,
         "best_over_seeds": next((row for row in means if not row["diverged"]), None),
         "diverged": sum(bool(row["diverged"]) for row in last),
     }
@@ -156,7 +161,6 @@ def _run_rest(
 ) -> Row:
     """Runs the programs after the first `done`; returns what that took."""
     begin, compiling = time.perf_counter(), 0.0
-    hidden = any(one.private for one in outlines)  # one table has one head
     if done:
         say(f"resuming: {done} of {len(outlines)} programs are finished")
     total = sum(len(o.group.points) * o.last for o in outlines[done:])
@@ -176,15 +180,14 @@ def _run_rest(
             )
             told = functools.partial(_tell, folder, say, f"{number} of {len(outlines)}")
 
-            def ended(last, states, one=one, setup=setup, recorders=recorders):
+            def ended(last, states, one=one, setup=setup):
                 # Secrets of private points are deleted: their rounds cannot be
                 # repeated.
                 if not one.private:
                     rows = [*folder.rows, *last]
-                    kept = one.group, setup, recorders, states
-                    best.keep(folder.folder, rows, axes, *kept)
+                    best.keep(folder.folder, rows, axes, one.group, setup, states)
 
-            run_points(one, points, recorders, watch, hidden, told, ended)
+            run_points(one, points, recorders, watch, told, ended)
     seconds = time.perf_counter() - begin
     return {"seconds": seconds, "compile_seconds": compiling, "programs_kept": done}
 
@@ -200,14 +203,12 @@ def run_points(
     points: programs.Points,
     recorders: Sequence[Recorder],
     watch: Watch,
-    hidden: bool,
     told: Callable[[list[Row]], None],
     ended: Callable[[list[Row], object], None],
 ) -> None:
     """Runs all points of a program.
 
     Args:
-      hidden: whether a program of the table is private, so that columns are marked.
       told: receives the rows of every evaluation, one for each point.
       ended: receives the last rows and states before `told` receives the last rows, so
         that the best point is written before them.
@@ -217,7 +218,7 @@ def run_points(
     def on_rows(rows: list[Row], speed: float) -> None:
         del speed
         rows = [
-            _of_point(one, place, row, recorders[place], hidden)
+            _of_point(one, place, row, recorders[place])
             for place, row in enumerate(rows)
         ]
         if rows[0]["round"] == one.last:
@@ -238,13 +239,12 @@ def run_points(
     told(last)
 
 
-def _of_point(one: Outline, place: int, row: Row, recorder: Recorder, hidden) -> Row:
+def _of_point(one: Outline, place: int, row: Row, recorder: Recorder) -> Row:
     """Returns a row of sweep.csv, with NaN where a point has diverged."""
-    row = names.plain(row)
     if recorder.diverged:
         lost = (n for n in row if n.startswith(("train_", *names.MEASURED)))
         row |= dict.fromkeys(lost, math.nan)
-    whole = {
+    return {
         "point": one.group.first + place,
         **one.group.points[place],
         **row,
@@ -253,7 +253,6 @@ def _of_point(one: Outline, place: int, row: Row, recorder: Recorder, hidden) ->
         "randomness": row.get("randomness"),
         "diverged": recorder.diverged or "",
     }
-    return names.marked(whole, hidden)
 
 
 def _moving(bar, points: int) -> Callable[[int, float], None]:

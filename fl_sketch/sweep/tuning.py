@@ -28,10 +28,11 @@ from fl_sketch.sweep import grid
 from fl_sketch.sweep.sweep import sweep
 from fl_sketch.sweep.tables import Row, by_point, epsilon_of, mean_score
 from fl_sketch.workdir import odometer, secrets
+from fl_sketch.workdir import rows as table
 from fl_sketch.workdir.rows import CHOSEN, Score, score_of
 from fl_sketch.workdir.tables import named
 
-FOLDER = "simulator_only_trials"
+FOLDER = "simulator_trials"
 Tune = Mapping[str, Sequence[Any]]  # keys and the values that they are tuned over
 
 
@@ -144,7 +145,7 @@ class Tuning(NamedTuple):
         lines += [f"seed={self.config.seed}"] * seed
         sweep(self.config, lines, folder, self.data_dir, say=lambda line: None)
         tried, likes = [], flat(self.config)
-        for rows in by_point(files.read_rows(folder / "sweep.csv")).values():
+        for rows in by_point(table.read(folder / "sweep.csv")).values():
             keys = {key: grid.typed(rows[0][key], likes[key]) for key in over}
             value = mean_score(rows, self.last, CHOSEN)
             tried.append(_Tried(keys, score_of(rows[0], CHOSEN), value, rows))

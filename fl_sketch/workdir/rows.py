@@ -1,23 +1,22 @@
-"""Rows of metrics: which columns only a simulator may see, and which score counts.
+"""Rows of metrics: which columns a private run may publish, and which score counts.
 
-In a private run, columns that depend on clients' data or on participation (exact bytes
-reveal the number of clients) have names that say so, and are not published by accident.
-All other columns depend only on released models and test data.
+A row has all columns by plain names. In the folder of a private run, metrics.csv has
+those that depend on released models and test data alone. All others, as the losses of
+clients or exact bytes, which reveal who took part, are in simulator.csv.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+import pathlib
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from fl_sketch.core import validate
+from fl_sketch.core import files
 from fl_sketch.models.metrics import METRICS
 
-MARK = "simulator_only_"  # before names of columns that a private run must not publish
-HIDDEN = (
-    "asked", "answered", "bytes_up", "bytes_down", "bytes_up_total",
-    "bytes_down_total", "bytes_up_per_client_round", "bytes_down_per_client_round",
-)  # fmt: skip
-OF_CLIENTS = ("train_", "mechanism_", "clients_")  # of clients' data
+SIMULATOR = "simulator"  # begins the names of what a private run must not publish
+# What a private run may publish: what follows from released models and public data.
+PRIVATE_OK = ("round", "rounds", "epsilon", "delta", "randomness", "threshold")
+PRIVATE_OK_STARTS = ("test_", "validation_", "noised_")
 REPORTED = ("test",)
 CHOSEN = ("validation", "test")  # models are chosen by the first that the data have
 MEASURED = tuple(f"{part}_" for part in CHOSEN)  # before names of numbers of a model
@@ -63,9 +62,6 @@ def score_of(row: Iterable[str], parts: Iterable[str] = REPORTED) -> Score:
 
     >>> score_of(["round", "test_loss", "test_rmse"]).title
     'test rmse'
-
-    Raises:
-      ValueError: if the row has no metric of these parts.
     """
     for part in parts:
         for name in row:
@@ -97,47 +93,40 @@ def _number(value: Any) -> float:
     return math.nan if value is None else float(value)
 
 
-def marked(row: Mapping[str, Any], private: bool) -> dict[str, Any]:
-    """Returns `row` under its names in a file: if `private`, hidden ones get `MARK`."""
+def may_be_published(name: str) -> bool:
+    """Returns whether a private run may publish a column: one that is known to be safe.
 
-    def name_of(name: str) -> str:
-        hidden = name in HIDDEN or name.startswith(OF_CLIENTS)
-        return MARK + name if private and hidden else name
-
-    return {name_of(name): value for name, value in row.items()}
-
-
-def plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `row` under names without `MARK`.
-
-    >>> plain({"round": 3, "simulator_only_train_loss": 0.5})
-    {'round': 3, 'train_loss': 0.5}
+    >>> may_be_published("test_loss"), may_be_published("train_loss")
+    (True, False)
     """
-    full = {name.removeprefix(MARK): row[name] for name in row if row[name] != ""}
-    return {name.removeprefix(MARK): "" for name in row} | full
+    return name in PRIVATE_OK or name.startswith(PRIVATE_OK_STARTS)
 
 
-def all_plain(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns `rows` under names without `MARK`."""
-    return [plain(row) for row in rows]
+def published(row: Mapping[str, Any], also: Collection[str] = ()) -> dict[str, Any]:
+    """Returns what a private run may publish of a row, and the columns `also`."""
+    return {k: v for k, v in row.items() if may_be_published(k) or k in also}
 
 
-def column(rows: Iterable[Mapping[str, Any]], name: str) -> list[Any]:
-    """Returns a column of rows, under its name with or without `MARK`.
+def place(folder: pathlib.Path, private: bool) -> pathlib.Path:
+    """Returns the folder of tables about clients: in a private run, their own."""
+    if not private:
+        return folder
+    (folder / SIMULATOR).mkdir(exist_ok=True)
+    return folder / SIMULATOR
 
-    >>> column([{"simulator_only_bytes_up_total": 8}], "bytes_up_total")
-    [8]
 
-    Raises:
-      ValueError: for rows without it, with the names that there are.
-    """
-    table, name = all_plain(rows), name.removeprefix(MARK)
-    missing = [row for row in table if name not in row]
-    if missing:
-        known = ", ".join(missing[0])
-        msg = f"Expected a column of {known}, got {name!r}."
-        raise ValueError(msg + validate.nearest(name, [*missing[0]]))
-    return [row[name] for row in table]
+def read(path: pathlib.Path) -> list[dict[str, Any]]:
+    """Returns the whole rows of a table, with the columns that simulator.csv has."""
+    tables = [path, path.parent / f"{SIMULATOR}.csv"]
+    found = [files.read_rows(one, whole=True) for one in tables if one.exists()]
+    whole = []
+    for parts in zip(*found, strict=False):
+        if any(None in part or None in part.values() for part in parts):
+            break  # torn, or edited
+        if len({part.get("round") for part in parts}) > 1:
+            break
+        whole.append({k: v for part in parts for k, v in part.items()})
+    return whole
 
 
 def sized(count: float) -> str:

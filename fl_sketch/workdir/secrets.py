@@ -105,11 +105,7 @@ def simulated(keys: Mapping[str, Any]) -> Secret:
 
 
 def kept(folder: pathlib.Path) -> Secret | None:
-    """Returns the secret in `folder`, if there is one.
-
-    Raises:
-      ValueError: for a file that is not a secret as it was written.
-    """
+    """Returns the secret in `folder`, if there is one, as it was written."""
     path = folder / FILE
     try:
         facts = path.lstat()
@@ -139,13 +135,8 @@ def keep_program(
 ) -> None:
     """Writes beside the `secret` in `folder` which program its rounds have.
 
-    Args:
-      program: the digest of it.
-      counted: whether a round of the run was counted.
-
-    Raises:
-      ValueError: if rounds were counted, for another program than theirs, or if none
-        is known.
+    If rounds were `counted`, it must be theirs: raises a ValueError for another one.
+    `program` is a digest.
     """
     before = (folder / FILE).read_bytes()[chacha.KEY_BYTES :]
     if not counted:

@@ -1,54 +1,28 @@
-r"""Tables to paste, in Markdown and in LaTeX (package booktabs), and their numbers.
+r"""Tables in Markdown, and their numbers.
 
->>> cells = [["a_b", "n|m"], ["90 %", "1 +- 2"]]
->>> print("\n".join(markdown(cells)))
+>>> print("\n".join(markdown([["a_b", "n|m"], ["90 %", "1 +- 2"]])))
 | a_b | n\|m |
 | --- | --- |
 | 90 % | 1 +- 2 |
->>> print("\n".join(tabular(cells)))
-\begin{tabular}{ll}
-\toprule
-a\_b & n|m \\
-\midrule
-90 \% & 1 $\pm$ 2 \\
-\bottomrule
-\end{tabular}
 """
 
 import math
 import pathlib
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fl_sketch.core import files
 
-SPECIAL = re.compile(r"\+-|[\\&%$#_{}^~<>]")
-LATEX = {
-    "+-": r"$\pm$",
-    "\\": r"\textbackslash{}",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    "<": "$<$",
-    ">": "$>$",
-}
 Cells = Sequence[Sequence[str]]  # a head, and then the rows
 
 
 def markdown(cells: Cells) -> list[str]:
     """Returns the lines of a table in Markdown."""
     head, *rows = cells
-    return [_markdown_row(row) for row in (head, ["---"] * len(head), *rows)]
-
-
-def tabular(cells: Cells) -> list[str]:
-    """Returns the lines of a table in LaTeX."""
-    head, *rows = map(_latex_row, cells)
     return [
-        rf"\begin{{tabular}}{{{'l' * len(cells[0])}}}",
-        *(r"\toprule", head, r"\midrule", *rows, r"\bottomrule"),
-        r"\end{tabular}",
+        "| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |"
+        for row in (head, ["---"] * len(head), *rows)
     ]
 
 
@@ -61,10 +35,9 @@ def aligned(cells: Cells) -> list[str]:
 def write(
     folder: pathlib.Path, name: str, cells: Cells, notes: Sequence[str] = ()
 ) -> None:
-    """Writes a table as `name`.md, which ends with the notes, and as `name`.tex."""
+    """Writes a table as `name`.md, which ends with the notes."""
     lines = [*markdown(cells), *(f"\n{note}." for note in notes)]
     files.write_text(folder / f"{name}.md", "\n".join(lines) + "\n")
-    files.write_text(folder / f"{name}.tex", "\n".join(tabular(cells)) + "\n")
 
 
 def half_width(values: Sequence[float]) -> float:
@@ -95,14 +68,3 @@ def named(values: Mapping[str, Any], between: str = ", ") -> str:
     'client.rate=0.1, seed=3'
     """
     return between.join(f"{key}={shown(value)}" for key, value in values.items())
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
-
-
-def _latex_row(cells: Sequence[str]) -> str:
-    def escaped(special: re.Match[str]) -> str:
-        return LATEX.get(special[0], f"\\{special[0]}")
-
-    return " & ".join(SPECIAL.sub(escaped, cell) for cell in cells) + r" \\"
