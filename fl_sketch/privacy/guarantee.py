@@ -28,7 +28,7 @@ UNPROTECTED = (
     "the planned number of clients, the model, its size and all other keys of the "
     "config",
     "the choice of config keys, unless other data were used for it",
-    "the time that rounds take, and columns of the run that begin with simulator_only_",
+    "the time that rounds take, and all else of simulator.csv in the run's folder",
 )
 
 

@@ -82,6 +82,9 @@ def digest(whole: Mapping[str, Any]) -> str:
 def changed(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
     """Returns what of a run's identity is not as in its folder; empty: nothing."""
     ours, theirs = ours[IDENTITY], theirs[IDENTITY]
+    for name, value in ours["versions"].items():
+        if name.startswith("jax_") and theirs["versions"].get(name) != value:
+            return name  # a setting, with which all numbers are others
     for name, words in WHAT.items():
         old, new = theirs.get(name, ""), ours[name]
         if name == "program" and ours["versions"] != theirs["versions"]:

@@ -33,6 +33,17 @@ ADDED = {  # keys that older configs did not have, and their defaults
     "privacy.bits": 0,
     "privacy.granularity": 0.0,
 }
+DROPPED = {  # keys that only older configs have, and their defaults
+    "cohort.available": "",
+    "cohort.deadline": 0.0,
+    "cohort.jitter": 0.0,
+    "cohort.period": 0,
+    "cohort.sending": 0.0,
+    "cohort.times": "",
+    "network.graph": "none",
+    "network.relay": "flood",
+    "personal_steps": 0,
+}
 
 
 class Secret:
@@ -97,7 +108,8 @@ def simulated(keys: Mapping[str, Any]) -> Secret:
 
     Configs of different runs have different noise, as private runs do.
     """
-    counted = {key: value for key, value in keys.items() if not key.startswith(APART)}
+    counted = DROPPED | dict(keys)
+    counted = {k: value for k, value in counted.items() if not k.startswith(APART)}
     counted |= {k: keys[k] for k, plain in DECIDING.items() if keys[k] != plain}
     plain = {k for k, default in ADDED.items() if counted.get(k) == default}
     deciding = {key: counted[key] for key in sorted(counted.keys() - plain)}

@@ -58,7 +58,7 @@ def trained_on(source: str | os.PathLike) -> tuple[str, ...]:
 
     params.json, or config.json of a run, has them. Nothing is known of other weights.
     """
-    path = pathlib.Path(source).expanduser()
+    path = pathlib.Path(source).expanduser().resolve()
     folder = path if path.is_dir() else path.parent
     for name in (SIDECAR, CONFIG):
         if (folder / name).is_file():

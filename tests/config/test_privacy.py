@@ -9,7 +9,6 @@ from fl_sketch.config import parse
 from fl_sketch.privacy import accounting
 from fl_sketch.run import prepare, run, task_of
 from fl_sketch.workdir import odometer
-from fl_sketch.workdir.rows import MARK
 from tests.run.configs import config_with, read_json, rows_of, table_in
 
 PRIVATE = {
@@ -137,8 +136,8 @@ def test_a_run_of_integers_is_priced_by_bits_counts_its_wraps_and_says_so(tmp_pa
     lines = []
     summary = run(config_with(**changes), tmp_path, say=lines.append)
     first, last = table_in(tmp_path)
-    assert int(first[MARK + "bytes_up_total"]) == 3 * 50 * 128 * 16 // 8
-    assert float(last[MARK + "mechanism_wraps"]) == 0
+    assert int(first["bytes_up_total"]) == 3 * 50 * 128 * 16 // 8
+    assert float(last["mechanism_wraps"]) == 0
     assert float(last["epsilon"]) == pytest.approx(4.0, abs=1e-3)
     assert (summary["noise"], summary["accountant"]) == ("skellam", "rdp")
     assert any("skellam at 16 bits" in line for line in lines)
@@ -151,7 +150,7 @@ def test_steps_that_are_too_fine_wrap_and_the_rows_show_it():
     """Sums of 50 messages need more than the 10 bits that they are given here."""
     fine = {"privacy__bits": 10, "privacy__granularity": 1e-3}
     rows = rows_of(**SAFL | INTEGERS | fine)
-    assert min(row[MARK + "mechanism_wraps"] for row in rows) > 1
+    assert min(row["mechanism_wraps"] for row in rows) > 1
 
 
 def test_bounded_without_noise_promises_nothing():
@@ -268,8 +267,8 @@ def test_examples_of_one_client_that_are_not_finite_end_no_private_run(tmp_path)
         prepare(config_with(**keys), str(tmp_path))
     keys |= {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}
     (row,) = rows_of(str(tmp_path), **keys)
-    assert np.isfinite(row["test_loss"]) and np.isfinite(row[MARK + "train_loss"])
-    assert row[MARK + "mechanism_rejected"] == 1
+    assert np.isfinite(row["test_loss"]) and np.isfinite(row["train_loss"])
+    assert row["mechanism_rejected"] == 1
 
 
 def test_runs_have_a_total_where_they_deal_alike_whatever_the_data_are():

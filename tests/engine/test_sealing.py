@@ -19,7 +19,6 @@ from tests.engine.regression import (
     TARGETS,
     killed,
     loss,
-    played,
     simulated,
 )
 from tests.engine.test_folder import refused
@@ -81,12 +80,8 @@ def test_noise_is_not_released_again_in_other_surroundings(early, what, monkeypa
     else:
         devices = {"devices": jax.devices()[:2]}
         change |= devices if what == "devices" else {"data": "streamed"}
-    refused(early, "same program", **NOISY, **change)
-
-
-def test_a_private_run_accepts_no_change(early):
-    with pytest.raises(ValueError, match="without privacy"):
-        played(early, **NOISY, key=engine.secret_roots(0), accept=["versions"])
+    words = "others than" if what in ("versions", "devices") else "same program"
+    refused(early, words, **NOISY, **change)
 
 
 def test_rounds_that_were_counted_need_the_program_that_played_them(early, tmp_path):

@@ -32,7 +32,7 @@ def trained(tmp_path_factory):
         config = config_with(**LENGTHS | keys)
         run(config, folder / name, str(data), say=quiet)
     run(config_with(**LENGTHS | PRIVATE), folder / "digits", say=quiet)
-    release.release(folder / "digits", folder / "released", "npz")
+    release.release(folder / "digits", folder / "released")
     return folder
 
 

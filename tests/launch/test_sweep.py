@@ -33,8 +33,9 @@ def test_a_sweep_prints_its_plan_and_its_table_and_leaves_its_files(tmp_path):
     accuracies = [float(point[2]) for point in points]
     assert accuracies == sorted(accuracies, reverse=True)
     assert lines[9].endswith("server.rate test accuracy (%), +- deviation over seeds")
-    best = f"launch.train --workdir={folder / 'best'} --extend=ROUNDS"
-    assert lines[12].endswith(best) and lines[13] == f"results in {folder}"
+    assert (
+        lines[12].endswith(f"{folder / 'best'}") and lines[13] == f"results in {folder}"
+    )
 
     rows = files.read_rows(folder / "sweep.csv")
     assert [row["point"] + row["round"] for row in rows] == [
@@ -49,7 +50,7 @@ def test_a_sweep_prints_its_plan_and_its_table_and_leaves_its_files(tmp_path):
     head, _, first, *_ = (folder / "sweep.md").read_text().splitlines()
     assert head == "| server.rate | test accuracy (%), +- deviation over seeds |"
     assert first.split(" | ")[-1].split(" |")[0] in lines[10]
-    assert "the folder of one run" in refused(folder, tmp_path / "out")
+    assert "finished run" in refused(folder, tmp_path / "out")
 
 
 def test_what_is_wrong_is_said_before_anything_is_compiled(tmp_path):

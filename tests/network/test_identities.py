@@ -170,7 +170,7 @@ def test_a_site_lost_after_its_shares_costs_another_attempt(tmp_path):
     hospitals.run(tmp_path / "network")
     assert lost == [0] and "no secure sum: 4 of 5 sites sent numbers" in hospitals.lines
     rows = table_in(tmp_path / "network")
-    assert [float(row["simulator_only_answered"]) for row in rows] == [5, 10]
+    assert [float(row["answered"]) for row in rows] == [5, 10]
 
 
 @pytest.mark.slow

@@ -23,7 +23,6 @@ from tests.network.sites import (
 )
 from tests.run.configs import quiet, read_json, table_in
 
-MARK = "simulator_only_"
 FORMS = {
     "skellam": {},
     "discrete_gaussian": {"privacy__noise": "discrete_gaussian"},
@@ -97,14 +96,14 @@ def test_a_private_run_with_masks_is_that_of_one_program_to_the_bit(form, tmp_pa
     ours, theirs = (weights_in(tmp_path / one) for one in ("network", "train"))
     for name, array in theirs.items():
         np.testing.assert_array_equal(ours[name], array)
-    for key in (f"{MARK}bytes_up_total", f"{MARK}bytes_down_total", "epsilon"):
+    for key in ("bytes_up_total", "bytes_down_total", "epsilon"):
         assert summary[key] == expected[key]
     for folder, sums in {"network": "masked network", "train": "one program"}.items():
         own = odometer.read(tmp_path / folder)["run"]
         assert release._sums(tmp_path / folder, own) == sums
     sent = read_json(tmp_path / "network" / "network" / "bytes.json")
-    assert sent["payload_up"] == summary[f"{MARK}bytes_up_total"]
-    assert sent["payload_down"] == summary[f"{MARK}bytes_down_total"]
+    assert sent["payload_up"] == summary["bytes_up_total"]
+    assert sent["payload_down"] == summary["bytes_down_total"]
 
 
 @pytest.mark.slow
@@ -122,7 +121,7 @@ def test_an_update_of_nan_adds_zero_below_its_mask(tmp_path):
     for one in (hospitals, clean):
         one.run(one.folder / "network")
     given, found = (weights_in(one.folder / "network") for one in (clean, hospitals))
-    assert float(table_in(hospitals.folder / "network")[-1][f"{MARK}answered"]) == 5
+    assert float(table_in(hospitals.folder / "network")[-1]["answered"]) == 5
     assert all(np.isfinite(array).all() for array in found.values())
     assert 0 < furthest(found, given) < 1
 
@@ -152,7 +151,7 @@ def test_a_site_may_drop_out_in_every_stage(stage, tmp_path):
     losing(hospitals, 0, lost)
     hospitals.run(tmp_path / "network")
     rows = table_in(tmp_path / "network")
-    assert [float(row[f"{MARK}answered"]) for row in rows] == [answered, answered + 5]
+    assert [float(row["answered"]) for row in rows] == [answered, answered + 5]
     assert [float(row["withheld"]) for row in rows] == [0, 0]
 
 
@@ -197,7 +196,7 @@ def test_a_round_whose_answers_are_lost_releases_nothing(tmp_path):
     hospitals.run(tmp_path / "network")
     rows = table_in(tmp_path / "network")
     assert [float(row["withheld"]) for row in rows] == [1, 0]
-    assert [float(row[f"{MARK}answered"]) for row in rows] == [0, 5]
+    assert [float(row["answered"]) for row in rows] == [0, 5]
     assert sum("no secure sum" in line for line in hospitals.lines) == 1
 
 
@@ -210,7 +209,7 @@ def test_a_round_without_clients_is_noise_alone(bits, tmp_path):
     hospitals = hospitals_of(tmp_path, **few)
     hospitals.run(tmp_path / "network")
     rows = table_in(tmp_path / "network")
-    answered = [float(row[f"{MARK}answered"]) for row in rows]
+    answered = [float(row["answered"]) for row in rows]
     assert len(rows) == 6
     assert np.diff(answered).min() == 0
     losses = [float(row["test_loss"]) for row in rows]
@@ -261,7 +260,7 @@ def test_an_owner_says_the_smallest_sum_and_a_run_how_many_sites_there_are(tmp_p
     hospitals.run(tmp_path / "network")
     assert any("site 4: refuses" in one and "6 sites" in one for one in hospitals.lines)
     assert hospitals.sites[0]._part.sums == (2, 5, None)
-    assert float(table_in(tmp_path / "network")[-1][f"{MARK}answered"]) == 4
+    assert float(table_in(tmp_path / "network")[-1]["answered"]) == 4
 
 
 def parties_play(terms, sites, dropped):

@@ -8,7 +8,6 @@ from fl_sketch.network.frames import Kind
 from fl_sketch.network.refused import Refused
 from fl_sketch.run import run
 from fl_sketch.workdir import odometer, secrets
-from fl_sketch.workdir.rows import column
 from tests.network.sites import Hospitals, five, furthest, weights_in
 from tests.run.configs import quiet, table_in
 
@@ -22,6 +21,10 @@ DISTRIBUTED = CENTRAL | {
     "privacy__noise": "distributed",
     "privacy__relation": "replace_one",
 }
+
+
+def column_of(rows, name):
+    return [row[name] for row in rows]
 
 
 def written(tmp_path, text):
@@ -116,24 +119,24 @@ def test_a_site_refuses_runs_that_its_owner_does_not_allow(lends, said, tmp_path
     hospitals = only_one(tmp_path, five(rounds=2, eval_every=1), **lends)
     hospitals.run(tmp_path / "run")
     assert any(f"site 4: refuses round 1: {said}" in one for one in hospitals.lines)
-    assert column(table_in(tmp_path / "run"), "answered") == ["4", "8"]
+    assert column_of(table_in(tmp_path / "run"), "answered") == ["4", "8"]
 
 
 @pytest.mark.slow
 def test_a_site_stops_before_its_limit_on_epsilon(tmp_path):
     """The limit is what three of the six rounds spend; the next run gets none."""
     config = five(**CENTRAL)
-    spent = float(column(run_of(tmp_path / "all", config), "epsilon")[0])
+    spent = float(column_of(run_of(tmp_path / "all", config), "epsilon")[0])
     limit = 1.001 * spent
     hospitals = only_one(tmp_path, config, epsilon_in_all=limit, delta=1e-5)
     hospitals.run(tmp_path / "run")
-    assert column(table_in(tmp_path / "run"), "answered") == ["15", "27"]
+    assert column_of(table_in(tmp_path / "run"), "answered") == ["15", "27"]
     assert any("by the site's own limits" in one for one in hospitals.lines)
     total = odometer.total(odometer.read(hospitals.lent(4).folder))
     assert total and spent == pytest.approx(total.epsilon, rel=1e-3)
     hospitals.start(4)
     hospitals.run(tmp_path / "next")
-    assert column(table_in(tmp_path / "next"), "answered") == ["12", "24"]
+    assert column_of(table_in(tmp_path / "next"), "answered") == ["12", "24"]
 
 
 def run_of(folder, config):
@@ -151,8 +154,8 @@ def test_a_private_run_of_simulated_secrets_is_that_of_one_program(keys, tmp_pat
     rows = run_of(tmp_path / "train", config)
     models = weights_in(tmp_path / "network"), weights_in(tmp_path / "train")
     assert not hospitals.lines and furthest(*models) <= 1e-6
-    epsilons = column(rows, "epsilon")
-    assert column(table_in(tmp_path / "network"), "epsilon") == epsilons
+    epsilons = column_of(rows, "epsilon")
+    assert column_of(table_in(tmp_path / "network"), "epsilon") == epsilons
     for client in range(5):
         spent = odometer.total(odometer.read(hospitals.lent(client).folder))
         assert spent and spent.epsilon == pytest.approx(float(epsilons[-1]), rel=1e-3)

@@ -81,7 +81,7 @@ def test_epsilon_stands_in_every_table_of_a_sweep(swept):
         if int(row["round"]) == budget():
             assert float(row["epsilon"]) == pytest.approx(spent, rel=1e-4)
         assert float(row["delta"]) == 1e-5 and row["randomness"] == "system"
-        assert "simulator_only_train_loss" in row and "train_loss" not in row
+        assert "train_loss" not in row
     best = summary["best"]
     assert best["epsilon"] == pytest.approx(spent, rel=1e-4)
     assert (best["delta"], best["randomness"]) == (1e-5, "system")
@@ -140,7 +140,7 @@ def test_a_search_has_the_noise_of_the_run_and_is_counted(tmp_path):
     assert len(entries) == 4
     assert row["epsilon"] == pytest.approx(4.0, rel=1e-3)
     assert float(row["delta"]) == 1e-5
-    (stands,) = table_in(tmp_path, "standings.csv")
+    (stands,) = table_in(tmp_path, "simulator/standings.csv")
     assert float(stands["epsilon"]) == row["epsilon"]
     for point in table_in(tmp_path, "search.csv"):
         assert 1 < float(point["epsilon"]) < 4 and point["randomness"] == "simulated"
@@ -158,7 +158,7 @@ def test_a_selection_has_no_difference_seed_by_seed(tmp_path):
     selected = small()
     both = selected._replace(methods={"FedAvg": Method(plain), **selected.methods})
     comparison.run(both, tmp_path, trials=Trials(2.0, 1.0), say=quiet)
-    first, second = table_in(tmp_path, "standings.csv")
+    first, second = table_in(tmp_path, "simulator/standings.csv")
     assert (first["method"], second["method"]) == ("FedAvg", "SAFL")
     assert second["difference"] == "nan"
 
@@ -183,14 +183,14 @@ def test_a_private_selection_costs_a_few_runs_and_hides_the_others(tmp_path):
     assert row["seeds"] == 1 and not (tmp_path / "search.csv").exists()
     text = (tmp_path / "standings.md").read_text()
     assert "(of the search) |" in text and ", this search: epsilon = " in text
-    points = read_json(tmp_path / "safl/simulator_only_trials/points.json")
+    points = read_json(tmp_path / "safl/simulator_trials/points.json")
     assert len(points["points"]) >= 1
     (again,) = comparison.run(small(), tmp_path, trials=trials, say=quiet)
     assert again["accuracy"] == row["accuracy"]
     with refused("trials=2.0", "trials=1.1"):
         comparison.run(small(), tmp_path, trials=Trials(1.1), say=quiet)
     assert row["epsilon"] == pytest.approx(expected)
-    (stands,) = table_in(tmp_path, "standings.csv")
+    (stands,) = table_in(tmp_path, "simulator/standings.csv")
     assert float(stands["epsilon"]) == pytest.approx(expected)
 
 

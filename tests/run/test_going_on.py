@@ -24,6 +24,7 @@ from tests.run.configs import (
     quiet,
     read_json,
     refused,
+    table,
     table_in,
     untimed,
 )
@@ -33,9 +34,9 @@ pytestmark = pytest.mark.slow
 KEYS = {"eval_every": 5, "checkpoint_every": 3, "compute__devices": 1}
 
 
-def ran(folder, extend=False, **changes):
+def ran(folder, **changes):
     config = config_with(**KEYS | {"cohort__sampling": "poisson"} | changes)
-    return run(config, folder, extend=extend, say=quiet)
+    return run(config, folder, say=quiet)
 
 
 def begun_params(**changes):
@@ -54,12 +55,12 @@ def longer(tmp_path_factory):
 def test_an_extended_run_is_the_longer_one_bit_for_bit(longer, tmp_path, first):
     folder, summary = longer
     ran(tmp_path, rounds=first)
-    found = ran(tmp_path, rounds=14, extend=True)
+    found = ran(tmp_path, rounds=14)
     assert untimed(tmp_path) == untimed(folder)
     for name in ("checkpoints/round_00000014.npz", "params.safetensors"):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes(), name
     ours, theirs = (read_json(at / "config.json") for at in (tmp_path, folder))
-    assert ours == theirs | {"extended_from": [first]}
+    assert ours == theirs
     again = {k: v for k, v in found.items() if k in summary and "second" not in k}
     assert all(summary[k] == v for k, v in again.items() if k != "peak_rss_mb")
     assert ran(tmp_path, rounds=14) == found  # done, whichever way one asks
@@ -68,7 +69,7 @@ def test_an_extended_run_is_the_longer_one_bit_for_bit(longer, tmp_path, first):
 def test_a_run_that_was_stopped_while_it_became_longer_is_begun_again(longer, tmp_path):
     ran(tmp_path, rounds=7)
     (tmp_path / "summary.json").unlink()  # as far as a kill may let it come
-    ran(tmp_path, rounds=14, extend=True)
+    ran(tmp_path, rounds=14)
     assert untimed(tmp_path) == untimed(longer[0])
 
 
@@ -78,7 +79,7 @@ NOISY = {"privacy__bound": "clip", "data__classes": 10, "privacy__randomness": "
 @pytest.mark.parametrize(
     ("changes", "more", "words"),
     [
-        ({}, {"rounds": 3}, "extend=3"),
+        ({}, {"rounds": 3}, "rounds=3"),
         ({"server__schedule": "cosine"}, {}, "server.schedule=cosine"),
         (
             {"algorithm": "onebit_adam", "server__warmup": 0.5},
@@ -87,37 +88,34 @@ NOISY = {"privacy__bound": "clip", "data__classes": 10, "privacy__randomness": "
         ),
         (NOISY | {"privacy__noise_multiplier": 1.0}, {}, "privacy.randomness=seed"),
         ({}, {"server__rate": 0.5}, "server.rate=0.5"),
+        (
+            NOISY | {"privacy__randomness": "system", "privacy__noise_multiplier": 1.0},
+            {},
+            "has ended",
+        ),
     ],
-    ids=range(5),
+    ids=range(6),
 )
 def test_a_length_that_would_change_what_was_played_is_refused(
     tmp_path, changes, more, words
 ):
     ran(tmp_path, **{"rounds": 4, **changes})
     with refused(words):
-        ran(tmp_path, extend=True, **{"rounds": 8, **changes, **more})
+        ran(tmp_path, **{"rounds": 8, **changes, **more})
     assert (tmp_path / "summary.json").exists()
 
 
-PRIVATE = {"privacy__bound": "clip", "data__classes": 10, "rounds": 4,
-           "privacy__target_epsilon": 20.0}  # fmt: skip
-
-
-def contents(folder):
-    return {p.name: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-def test_a_longer_private_run_needs_noise_that_was_planned_for_it(tmp_path):
-    ran(tmp_path / "one", **PRIVATE)
-    with refused("privacy.planned_rounds", "rounds=4"):
-        ran(tmp_path / "one", extend=True, **PRIVATE | {"rounds": 8})
-    planned = PRIVATE | {"privacy__planned_rounds": 8}
-    summary = ran(tmp_path / "two", **planned)
-    before = contents(tmp_path / "two")
-    with refused("secret", tmp_path / "two"):  # which a run that is done forgets
-        ran(tmp_path / "two", extend=True, **planned | {"rounds": 8})
-    assert contents(tmp_path / "two") == before  # and it is done as before
-    assert ran(tmp_path / "two", **planned) == summary
+def test_a_longer_private_run_needs_the_noise_that_it_began_with(tmp_path):
+    private = NOISY | {"privacy__randomness": "system", "eval_every": 1}
+    for name, noise in {"target_epsilon": 20.0, "noise_multiplier": 1.0}.items():
+        keys, folder = private | {f"privacy__{name}": noise}, tmp_path / name
+        killed_at(1, config_with(**KEYS | keys, rounds=3), folder)
+        if name == "target_epsilon":
+            with refused("privacy.target_epsilon", "rounds=3"):
+                run(config_with(**KEYS | keys, rounds=6), folder, say=quiet)
+            continue
+        summary = run(config_with(**KEYS | keys, rounds=6), folder, say=quiet)
+        assert summary["rounds"] == 6 and len(table_in(folder)) == 6
 
 
 def test_the_model_is_taken_away_with_what_one_must_know(longer):
@@ -146,7 +144,7 @@ def test_a_run_begins_with_the_weights_of_another(longer, tmp_path, form):
     source = longer[0]
     if form != "folder":
         source = tmp_path / f"weights.{form}"
-        params_io.save(source, weights.in_run(longer[0]))
+        params_io.save(source, weights.read(str(longer[0])))
     params = begun_params(model__init_from=str(source))
     jax.tree.map(np.testing.assert_array_equal, params, load_params(longer[0]))
 
@@ -174,8 +172,8 @@ def test_weights_that_do_not_fit_get_one_line(longer, tmp_path):
         tmp_path / "wide.npz",
         **{"dense/bias": np.zeros(9), "dense/kernel": np.zeros((10, 64))},
     )
-    np.savez(tmp_path / "more.npz", **weights.in_run(longer[0]), other=np.zeros(3))
-    whole = weights.in_run(longer[0])
+    np.savez(tmp_path / "more.npz", **weights.read(str(longer[0])), other=np.zeros(3))
+    whole = weights.read(str(longer[0]))
     for name, cast in {
         "nan": lambda x: x * np.nan,
         "large": lambda x: x.astype(float) + 1e300,
@@ -205,31 +203,13 @@ def test_weights_that_do_not_fit_get_one_line(longer, tmp_path):
 
 
 def test_weights_that_changed_are_not_gone_on_with(longer, tmp_path):
-    source, found = tmp_path / "w.npz", weights.in_run(longer[0])
+    source, found = tmp_path / "w.npz", weights.read(str(longer[0]))
     params_io.save(source, found)
     changes = {"model__init_from": str(source), "rounds": 2}
     ran(tmp_path / "run", **changes)
     params_io.save(source, {name: array + 1 for name, array in found.items()})
     with refused(source, tmp_path / "run"):
         ran(tmp_path / "run", **changes)
-
-
-def test_the_best_point_of_a_sweep_goes_on_as_its_own_run(tmp_path):
-    config = config_with(**KEYS, rounds=7)
-    over = ["client.rate=0.001,0.1", "seed=1,2", "sketch.compression=10,20"]
-    found = sweep(config, over, tmp_path / "sweep", say=quiet)
-    best = {k: found["best"][k] for k in ("client.rate", "seed", "sketch.compression")}
-    assert table_in(tmp_path / "sweep/best")[-1]["round"] == "7"
-    config.update_from_flattened_dict(best)
-    config.rounds = 14
-    run(config, tmp_path / "alone", say=quiet)
-    run(config, tmp_path / "sweep/best", extend=True, say=quiet)
-    assert untimed(tmp_path / "sweep/best") == untimed(tmp_path / "alone")
-    one, other = (
-        tmp_path / name / "checkpoints/round_00000014.npz"
-        for name in ("sweep/best", "alone")
-    )
-    assert one.read_bytes() == other.read_bytes()
 
 
 def test_the_best_point_of_a_sweep_is_taken_away(tmp_path):
@@ -241,18 +221,43 @@ def test_the_best_point_of_a_sweep_is_taken_away(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, params, load_params(tmp_path / "best"))
     with refused(tmp_path / "best"):
         load_params(tmp_path)
+    found = begun_params(model__init_from=str(tmp_path / "best"))
+    jax.tree.map(np.testing.assert_array_equal, found, params)
+    assert about["trained_on"] == ["digits"]
+
+
+def test_a_private_run_refuses_weights_that_saw_its_data(longer, tmp_path):
+    """By the names of data sets, which are inherited."""
+    private = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}
+    private |= {"data__classes": 10, "cohort__sampling": "poisson"}
+    table(tmp_path / "own.npz", 0)
+    begun = {"data__name": "npz/own", "data__clients": 6, "cohort__size": 3,
+             "data__classes": 3, "model__init_from": "", "rounds": 2}  # fmt: skip
+    run(config_with(**KEYS | begun), tmp_path / "run", str(tmp_path), say=quiet)
+    for source in (longer[0], longer[0] / "params.safetensors"):
+        with refused("'digits'", source, "data.public"):
+            task_of(config_with(**private, model__init_from=str(source)))
+    public = private | {"data__public": True, "model__init_from": str(longer[0])}
+    assert task_of(config_with(**public)).identity.trained_on == ("digits",)
+    other = private | begun | {"model__init_from": str(tmp_path / "run")}
+    with refused("'own'"):
+        task_of(config_with(**other), str(tmp_path))
+    shutil.copy(tmp_path / "own.npz", tmp_path / "new.npz")
+    other |= {"data__name": "npz/new"}  # which no name tells
+    seen = task_of(config_with(**other), str(tmp_path)).identity.trained_on
+    assert {*seen} == {"own", "new"}
 
 
 def test_a_longer_private_run_may_not_be_fetched_in_another_way(tmp_path):
     private = {"privacy__bound": "clip", "privacy__noise_multiplier": 2.0,
-               "privacy__planned_rounds": 8, "privacy__relation": "replace_one",
+               "privacy__relation": "replace_one",
                "data__classes": 10, "data__clients": 20, "cohort__size": 10,
                "sketch__compression": 2.0, "checkpoint_every": 1}  # fmt: skip
     # First visits cost missed messages too, which later visits make up for.
     killed_at(1, config_with(**private, rounds=3, eval_every=1), tmp_path)
     longer = config_with(**private, rounds=8, eval_every=1)
     with refused("download=cheapest", "rounds=8"):
-        run(longer, tmp_path, extend=True, say=quiet)
+        run(longer, tmp_path, say=quiet)
 
 
 @pytest.mark.parametrize("at", ["config.json", "summary.json"])
@@ -269,17 +274,17 @@ def test_a_kill_between_two_files_of_a_longer_run_loses_nothing(
             patched.setattr(files, "write_text", killed)
         else:
             patched.setattr(type(tmp_path), "unlink", killed)
-        ran(tmp_path, rounds=14, extend=True)
+        ran(tmp_path, rounds=14)
     if at == "config.json":
         assert ran(tmp_path, rounds=7) == short
-    ran(tmp_path, rounds=14, extend=True)
+    ran(tmp_path, rounds=14)
     assert untimed(tmp_path) == untimed(longer[0])
 
 
 def test_a_longer_run_looked_at_its_clients_as_often(tmp_path):
     looked = {"data__held_out": 0.2, "clients_every": 10}
     ran(tmp_path / "one", rounds=15, **looked)
-    ran(tmp_path / "one", rounds=20, extend=True, **looked)
+    ran(tmp_path / "one", rounds=20, **looked)
     ran(tmp_path / "two", rounds=20, **looked)
     found = [(tmp_path / name / "clients.csv").read_bytes() for name in ("one", "two")]
     assert found[0] == found[1]

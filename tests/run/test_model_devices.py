@@ -91,7 +91,7 @@ def test_a_run_goes_on_as_if_nothing_had_been(tmp_path):
     short = CUT | {"download": "model"}
     whole = run(config_with(**short), tmp_path / "whole", say=quiet)
     run(config_with(**short | {"rounds": 2}), tmp_path / "parts", say=quiet)
-    parts = run(config_with(**short), tmp_path / "parts", extend=True, say=quiet)
+    parts = run(config_with(**short), tmp_path / "parts", say=quiet)
     for name in ("test_loss", "train_loss", "bytes_up_total"):
         assert whole[name] == parts[name]
 

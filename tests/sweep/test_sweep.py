@@ -12,7 +12,7 @@ import pytest
 from configs import default
 from fl_sketch.core import files, free_memory
 from fl_sketch.engine.loop import NotFinite, Stopped, Watch
-from fl_sketch.run import prepare, task_of
+from fl_sketch.run import load_params, prepare, task_of
 from fl_sketch.run import run as train_run
 from fl_sketch.sweep import best, grid, programs, tables
 from fl_sketch.sweep.sweep import outline, recorders_of, run_points, sweep
@@ -61,7 +61,7 @@ def swept(group, how):
         last.append(states)
 
     recorders = recorders_of(one, setup)
-    run_points(one, points, recorders, Watch(), False, rows.extend, ended)
+    run_points(one, points, recorders, Watch(), rows.extend, ended)
     return last[0], rows
 
 
@@ -251,43 +251,11 @@ def test_a_kill_before_the_best_point_is_kept_lets_no_other_be_called_so(
     with pytest.raises(KeyboardInterrupt):
         sweep(config, over, tmp_path, say=quiet)
     found = sweep(config, over, tmp_path, say=quiet)
-    kept = json.loads((tmp_path / "best/config.json").read_text())
-    assert kept["client"]["steps"] == found["best"]["client.steps"]
-
-
-OWN = """
-import optax
-
-
-def plain(rate):
-    return optax.sgd(rate)
-"""
-
-
-def test_a_sweep_prints_a_command_that_may_run_the_code_of_its_config(tmp_path):
-    (tmp_path / "own.py").write_text(OWN)
-    code = f"{tmp_path}/own.py:plain"
-    for name, optimizer in (("own", code), ("known", "sgd")):
-        config, said = config_of(rounds=2, client__optimizer=optimizer), []
-        sweep(config, ["client.rate=0.1,0.2"], tmp_path / name, say=said.append)
-        (line,) = [line for line in said if "--extend" in line]
-        allowed = [word for word in line.split() if word.startswith("--plugin")]
-        assert allowed == [f"--plugin={code}"] * (name == "own")
-
-
-def test_the_best_point_of_clients_who_may_not_answer_is_a_run(tmp_path):
-    config = config_of(rounds=2, eval_every=1)
-    sweep(config, ["cohort.dropout=0.0,0.5"], tmp_path / "sweep", say=quiet)
-    kept = json.loads((tmp_path / "sweep/best/config.json").read_text())
-    config.cohort.dropout, config.rounds = kept["cohort"]["dropout"], 4
-    train_run(config, tmp_path / "sweep/best", extend=True, say=quiet)
-    train_run(config, tmp_path / "one", say=quiet)
-    one, other = (
-        files.read_rows(tmp_path / folder / "metrics.csv")
-        for folder in ("sweep/best", "one")
-    )
-    assert list(one[0]) == list(other[0])
-    assert [row["test_loss"] for row in one] == [row["test_loss"] for row in other]
+    config.client.steps = found["best"]["client.steps"]
+    config.compute.devices = 1
+    train_run(config, tmp_path / "alone", say=quiet)
+    one, other = (load_params(tmp_path / name) for name in ("best", "alone"))
+    jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ def test_a_legend_says_of_what_the_bytes_are_a_mean():
     run = {"test_accuracy": 0.5, "test_loss": 1.0, "rounds_per_second": 1.0,
            "bytes_up_total": 10, "bytes_up_per_client_round": 1.0,
            "bytes_down_per_client_round": 1.0}  # fmt: skip
-    some = {"a": run, "b": {**run, "simulator_only_answered": 3}}
+    some = {"a": run, "b": {**run, "answered": 3}}
     assert any(
         "kB: per client and round;" in one for one in tables.side_by_side({"a": run})
     )
