@@ -182,7 +182,6 @@ def play_on(
     look = _looking(task, watch.look)
     watch = watch._replace(rows=rows_of, save=save, ahead=count, lost=_lost(task))
     watch = watch._replace(look=look, agree=multiprocess.agree)
-    _keep_frozen(folder, task, progress)
     saves = task.save_every if folder or multiprocess.several() else 0
     begun, rounds = progress.state, (progress.done, task.last)
     try:
@@ -203,13 +202,6 @@ def _looking(task: Task, look: Callable[[int, State], None]) -> Callable:
         look(done, state)
 
     return looked
-
-
-def _keep_frozen(folder: Workdir | None, task: Task, progress: Progress) -> None:
-    """Writes what does not train, if there is any, unless it is in the folder."""
-    if folder and task.frozen:
-        with folder.writing():
-            weights.keep_frozen(folder.folder, task.frozen, fresh=not progress.done)
 
 
 def _lost(task: Task) -> Callable[[str], None]:
@@ -247,9 +239,10 @@ def _save(folder: Workdir, task: Task, done: int, progress: Progress, say: Say) 
 
 def finish(folder: Workdir, task: Task, summary: Row) -> Row:
     """Writes the model and the summary of a run that has ended; returns the latter."""
-    _write_model(folder, task, summary["rounds"])
+    digest = _write_model(folder, task, summary["rounds"])
     with folder.writing():
-        whole = folder.finish(summary, public=task.facts)
+        whole = summary | {"params_digest": digest}
+        whole = folder.finish(whole, public={*task.facts, "params_digest"})
     secrets.forget(folder.folder)
     return whole
 
@@ -261,10 +254,10 @@ def complete(folder: Workdir, task: Task, rounds: int) -> None:
         _write_model(folder, task, rounds)
 
 
-def _write_model(folder: Workdir, task: Task, rounds: int) -> None:
+def _write_model(folder: Workdir, task: Task, rounds: int) -> str:
     about = {**task.model, weights.TRAINED_ON: sorted(task.identity.trained_on)}
     with folder.writing():
-        weights.write_model(folder.folder, rounds, about)
+        return weights.write_model(folder.folder, rounds, task.frozen, about)
 
 
 def summary_of(

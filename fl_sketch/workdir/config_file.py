@@ -49,10 +49,8 @@ def read(path: pathlib.Path) -> dict[str, Any]:
         if kind != FORMAT:
             msg = (
                 f"Expected a workdir of format {FORMAT}, got workdir={path.parent} of "
-                f"format {kind}, of another version of fl_sketch: use that version, or "
-                "another workdir."
             )
-            raise ValueError(msg)
+            raise ValueError(msg + f"format {kind}, of another version of fl_sketch.")
         own = found[IDENTITY]
         found[IDENTITY] = own | {n: dict(own[n]) for n in ("data", "files", "versions")}
         found[IDENTITY]["devices"] = str(own["devices"])
@@ -129,16 +127,12 @@ def config_of(
     try:
         config.update_from_flattened_dict(keys)
     except (KeyError, AttributeError):
-        msg = (
-            "Expected workdir to be the folder of a run with the keys of "
-            f"configs/default.py, got workdir={workdir}."
-        )
-        raise ValueError(msg) from None
+        msg = "Expected the folder of a run with the keys of configs/default.py, got "
+        raise ValueError(msg + f"workdir={workdir}.") from None
     for key, value in keys.items():
         if plugins.named(value) and value not in plugin:
             msg = (
                 f"Expected --plugin={value} to allow the code of {key} in {path}, got "
-                f"plugin={','.join(plugin) or None}."
             )
-            raise ValueError(msg)
+            raise ValueError(msg + f"plugin={','.join(plugin) or None}.")
     return config

@@ -26,8 +26,9 @@ from fl_sketch.workdir import rows as tables
 from fl_sketch.workdir.config_file import CONFIG, IDENTITY
 from fl_sketch.workdir.identity import Identity
 from fl_sketch.workdir.rows import SIMULATOR
+from fl_sketch.workdir.weights import SUMMARY
 
-METRICS, SUMMARY = "metrics.csv", "summary.json"
+METRICS = "metrics.csv"
 KEY, KEY_BYTES = ".data_key", 32  # of digests of private data
 FOLDERS = ("checkpoints", "tensorboard", SIMULATOR)  # a link in their place is followed
 BOTH = ("point", "round")  # columns of both tables
@@ -52,29 +53,22 @@ class Workdir:
         fixed_by: Callable[[int], str] = lambda before: "rounds",
         say: Callable[[str], None] = warnings.warn,
     ):
-        """Opens a folder to start or resume a run.
+        """Opens a folder to start or resume a run, or raises a ValueError in one line.
 
         Args:
           config: the config of the run, nested.
           rows: the name of the csv file of rows.
           summary: the name of the json file that a finished run has.
-          private: whether files must have only what may be published.
+          private: whether these files must have only what may be published.
           public: columns that may be, beside those that `rows` knows.
-          fixed_by: of the number of rounds that the run had, what depends on it, so
-            that it may not become longer; empty: nothing.
+          fixed_by: `(rounds) -> text` on what depends on their number, so that the run
+            may not grow; empty: nothing.
           say: gets a line if versions or devices are not those of the beginning.
-
-        Raises:
-          ValueError: if it cannot be written, is in use, or holds the run of another
-            config.
         """
         self.folder = files.writable_folder(path)
-        for name in FOLDERS:
-            if (self.folder / name).is_symlink():
-                msg = (
-                    f"Expected no symbolic link in workdir={path}, got the link {name}."
-                )
-                raise ValueError(msg)
+        if links := [name for name in FOLDERS if (self.folder / name).is_symlink()]:
+            msg = f"Expected no symbolic links in workdir={path}, got {links[0]}."
+            raise ValueError(msg)
         self.rows: list[Row] = []
         self._table, self._summary = self.folder / rows, self.folder / summary
         self._private, self._public = private, public
@@ -142,18 +136,15 @@ class Workdir:
         unlike = [key for key in {**there, **here} if there.get(key) != here.get(key)]
         longer = unlike == ["rounds"] and there["rounds"] < here["rounds"]
         if unlike and not longer:
-            msg = (
-                f"Expected the config of the run in workdir={self.folder} "
-                f"({_listed(unlike, there)}), got {_listed(unlike, here)}: use another "
-                "workdir."
+            old, new = (
+                ", ".join(f"{key}={one.get(key)!r}" for key in unlike[:3])
+                for one in (there, here)
             )
-            raise ValueError(msg)
+            msg = f"Expected the config of the run in workdir={self.folder} ({old}), "
+            raise ValueError(msg + f"got {new}: use another workdir.")
         if name := config_file.changed(ours, theirs):
-            msg = (
-                f"Expected {name} to be unchanged since the run in "
-                f"workdir={self.folder} began, got another: use another workdir."
-            )
-            raise ValueError(msg)
+            msg = f"Expected {name} as in the run in workdir={self.folder}, got another"
+            raise ValueError(msg + ": use another workdir.")
         if others := config_file.upgraded(ours, theirs):
             if self._private:
                 msg = (
@@ -162,14 +153,11 @@ class Workdir:
                 raise ValueError(msg + f"others than {others}: use another workdir.")
             say(f"warning: {path} has {others}: last bits may differ")
         if longer:
+            before, reason = there["rounds"], "a private run that has ended"
             ended = self._private and self._summary.exists()
-            reason = "a private run that has ended" if ended else ""
-            if reason := reason or fixed_by(there["rounds"]):
-                msg = (
-                    f"Expected rounds={there['rounds']}, as in workdir={self.folder}, "
-                    f"got rounds={here['rounds']}: it is fixed by {reason}."
-                )
-                raise ValueError(msg)
+            if reason := reason if ended else fixed_by(before):
+                msg = f"Expected rounds={before}, as in workdir={self.folder}, got "
+                raise ValueError(msg + f"rounds={here['rounds']}: fixed by {reason}.")
             self._summary.unlink(missing_ok=True)
             theirs["rounds"] = ours["rounds"]
             files.write_text(path, json.dumps(theirs, indent=2) + "\n")
@@ -206,11 +194,8 @@ class Workdir:
         count = int(extra[ROWS].tobytes()) if ROWS in extra else 0
         rows = self.rows_there()[:count]
         if len(rows) < count:
-            msg = (
-                f"Expected {count} whole rows in {self._table}, as the checkpoint "
-                f"counts, got {len(rows)}: restore it, or use another workdir."
-            )
-            raise ValueError(msg)
+            msg = f"Expected the {count} rows of the checkpoint in {self._table}, got "
+            raise ValueError(msg + f"{len(rows)}: restore it, or use another workdir.")
         self.rows = [
             row
             for row in rows
@@ -224,11 +209,8 @@ class Workdir:
         try:
             yield
         except OSError as error:
-            msg = (
-                f"Expected to write {path or error.filename}, got "
-                f"{error.strerror}: run the same command again to resume."
-            )
-            raise ValueError(msg) from None
+            msg = f"Expected to write {path or error.filename}, got {error.strerror}: "
+            raise ValueError(msg + "run the same command again to resume.") from None
 
     def rows_there(self) -> list[Row]:
         """Returns the whole rows that the files have."""
@@ -321,8 +303,3 @@ def summary_in(folder: pathlib.Path, name: str = SUMMARY) -> Row | None:
 
 def _text(whole: Mapping[str, Any]) -> str:
     return json.dumps(for_json(whole), indent=2) + "\n"
-
-
-def _listed(keys: Sequence[str], values: Mapping[str, Any]) -> str:
-    shown = ", ".join(f"{key}={values.get(key)!r}" for key in keys[:3])
-    return shown + (", ..." if len(keys) > 3 else "")

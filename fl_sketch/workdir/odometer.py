@@ -1,4 +1,4 @@
-"""The odometer: the privacy that all runs on the same data in a folder spent.
+"""The privacy ledger: what all runs on the same data in a folder spent.
 
 Every private run has an entry in odometer.json, written before its first round and then
 as far as it came: a name, and a `Guarantee` whose plan has the rounds that were
@@ -48,11 +48,7 @@ class NoTotal(ValueError):
 
 
 def read(folder: str | os.PathLike) -> Entries:
-    """Returns the entries of `folder`.
-
-    Raises:
-      ValueError: for a file that was damaged.
-    """
+    """Returns the entries of `folder`; raises a ValueError for a damaged file."""
     path = pathlib.Path(folder) / FILE
     if not path.exists():
         return {}

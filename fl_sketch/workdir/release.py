@@ -18,16 +18,15 @@ from typing import Any
 
 from fl_sketch.core import files, plugins, pretrained, untrusted_files
 from fl_sketch.core.hashing import SHUFFLED_UP_TO
+from fl_sketch.models import params_io
 from fl_sketch.models.params_io import Arrays
 from fl_sketch.privacy import guarantee, plans
 from fl_sketch.privacy.guarantee import Guarantee, rounded_up
-from fl_sketch.workdir import checkpoint, odometer, secrets, weights
-from fl_sketch.workdir.folder import SUMMARY
+from fl_sketch.workdir import odometer, secrets, weights
 from fl_sketch.workdir.odometer import RUN
-from fl_sketch.workdir.weights import CONFIG, SIDECAR, TRAINED_ON
+from fl_sketch.workdir.weights import CONFIG, SIDECAR, SUMMARY, TRAINED_ON
 
 PROMISE, PAGE = "privacy.json", "MODEL.md"
-ROUND = "state/server/round"  # in a checkpoint
 NETWORK = "network/run"  # in the folder of a run of `fl_sketch.network`
 OF_SUMMARY = ("noise", "bound", "threshold", "smallest_cohort", "versions")
 NAMES = ("algorithm", "dataset", "model")  # in params.json; they may be paths
@@ -146,7 +145,11 @@ def release(workdir: str | os.PathLike, out: str | os.PathLike) -> list[str]:
         masked = "masked network" if own.plan.integers else "network"
         networked = (folder / NETWORK).is_file()
         promise["sums"] = masked if networked else "one program"
-        params = weights.whole(folder, _params(folder, promise["rounds"]))
+        params = weights.read(str(folder))
+        same = params_io.digest(params) == summary["params_digest"]
+        expected = f"an unchanged model of round {promise['rounds']} in {folder}"
+        same = same and summary["rounds"] == about["round"] == promise["rounds"]
+        _require(same, expected, "another")
         public = public_of(about, private=not own.public)
         text = page_of(promise, public, params, summary["d"])
     except (KeyError, AttributeError, TypeError) as error:
@@ -260,18 +263,6 @@ def _of_all(entries: Mapping[str, Guarantee]) -> dict[str, Any]:
     _require(not whole.simulated, "no simulated run of the same data", got)
     epsilon = whole.epsilon if math.isfinite(whole.epsilon) else None
     return {"all_runs": {"runs": whole.runs, "epsilon": epsilon, "delta": whole.delta}}
-
-
-def _params(folder: pathlib.Path, last: int) -> Arrays:
-    """Returns what trained, of the last checkpoint; its other leaves are not read."""
-    rounds = checkpoint.rounds(folder / "checkpoints")
-    expected = f"round {last} of {odometer.FILE} to have the newest checkpoint"
-    _require(rounds[-1:] == [last], expected, f"{rounds or 'none'} in workdir={folder}")
-    path = checkpoint.path_of(folder / "checkpoints", last)
-    with untrusted_files.reading(path, "to be an unchanged checkpoint"):
-        number = int(checkpoint.array_of(path, ROUND))
-        _require(number == last, f"{path} to be of its round", f"round {number}")
-        return weights.in_checkpoint(path)
 
 
 def public_of(about: Mapping[str, Any], *, private: bool) -> dict[str, Any]:

@@ -125,10 +125,8 @@ def kept(folder: pathlib.Path) -> Secret | None:
         return None
     private = stat.S_ISREG(facts.st_mode) and not facts.st_mode & 0o077
     if not private or facts.st_uid != os.geteuid():
-        msg = (
-            f"Expected {path} to be readable by its owner only, got "
-            f"{stat.filemode(facts.st_mode)} of user {facts.st_uid}."
-        )
+        msg = f"Expected {path} to be readable by its owner only, got "
+        msg += f"{stat.filemode(facts.st_mode)} of user {facts.st_uid}."
         raise ValueError(msg)
     raw = path.read_bytes()
     if len(raw) not in (chacha.KEY_BYTES, 2 * chacha.KEY_BYTES):

@@ -17,9 +17,8 @@ from fl_sketch.workdir import checkpoint
 
 PARAMS = "state/server/params/"  # what their names begin with in a checkpoint
 BEST = "best"  # the folder in that of a sweep
-CONFIG, SIDECAR = "config.json", "params.json"
+CONFIG, SUMMARY, SIDECAR = "config.json", "summary.json", "params.json"
 FILE = "params.safetensors"  # at the end of a run
-FROZEN = "frozen.npz"  # from its beginning: what does not train, and stays as it is
 TRAINED_ON = "trained_on"  # in both json files: names of data sets
 
 
@@ -27,7 +26,8 @@ def load_params(workdir: str | os.PathLike) -> Tree:
     """Returns the model after the last checkpoint of a run.
 
     Args:
-      workdir: the folder of the run, finished or not, or of a release.
+      workdir: the folder of the run, or of a release. Of a run that has not finished
+        it is the part that trains.
 
     Returns:
       Nested dictionaries of numpy arrays for Linen, and a dictionary by path for NNX
@@ -78,12 +78,12 @@ def name_of_data(name: str) -> str:
 
 
 def _in_folder(folder: pathlib.Path) -> Arrays:
-    """Returns the model of a run's newest checkpoint, or that of a release."""
-    if numbers := checkpoint.rounds(folder / "checkpoints"):
-        path = checkpoint.path_of(folder / "checkpoints", numbers[-1])
-        return whole(folder, in_checkpoint(path))
-    if (folder / FILE).is_file() and not (folder / CONFIG).exists():
+    """Returns the model of a release or a finished run, or the newest checkpoint's."""
+    finished = (folder / SUMMARY).exists() or not (folder / CONFIG).exists()
+    if finished and (folder / FILE).is_file():
         return _in_file(folder / FILE)
+    if numbers := checkpoint.rounds(folder / "checkpoints"):
+        return in_checkpoint(checkpoint.path_of(folder / "checkpoints", numbers[-1]))
     msg = f"Expected the folder of a run with a checkpoint, got {folder}"
     if (folder / BEST / FILE).is_file():
         msg += f" of a sweep: its best model is in {folder / BEST}"
@@ -105,48 +105,22 @@ def in_checkpoint(path: pathlib.Path) -> Arrays:
     return {name: np.array(array, order="C") for name, array in arrays.items()}
 
 
-def keep_frozen(
-    folder: pathlib.Path, arrays: Mapping[str, Any], *, fresh: bool
-) -> None:
-    """Writes what does not train of a run's model, by name, to its `folder`.
+def write_model(
+    folder: pathlib.Path, number: int, frozen: Mapping[str, Any], about: Mapping
+) -> str:
+    """Writes the model of a run's last round; returns a digest of its arrays.
 
     Args:
-      fresh: whether the run begins; else a file that is there stays.
+      folder: that of the run, with a checkpoint of round `number`.
+      frozen: what does not train of the model, by name; empty: all of it trains.
+      about: what is needed to use the model.
     """
-    if fresh or not (folder / FROZEN).exists():
-        with files.replacing(folder / FROZEN) as partial, open(partial, "wb") as file:
-            checkpoint.write(file, dict(arrays))
-
-
-def whole(folder: pathlib.Path, trained: Arrays) -> Arrays:
-    """Returns the model of the run in `folder`, of the arrays that trained.
-
-    What does not train must be there, and be that of this run.
-    """
-    path, expected = folder / FROZEN, ""
-    if (folder / CONFIG).is_file():
-        with untrusted_files.reading(folder / CONFIG, "to be an unchanged config"):
-            about = json.loads((folder / CONFIG).read_text())
-            expected = about["identity"].get("frozen", "")
-    if not expected and not path.exists():
-        return trained
-    with untrusted_files.reading(path, "to have what does not train of the run"):
-        frozen = checkpoint.arrays_below(path, "") if path.exists() else {}
-        if params_io.digest(frozen) != expected:
-            msg = f"Expected {path} of this run, got none or that of another."
-            raise ValueError(msg)
-        merged = lora.merged(trained, frozen)
-    return {name: merged[name] for name in sorted(merged)}
-
-
-def write_model(folder: pathlib.Path, number: int, about: Mapping[str, Any]) -> None:
-    """Writes the model of a run's last round, and what is needed to use it, `about`."""
-    path = checkpoint.path_of(folder / "checkpoints", number)
-    if not path.exists():
-        msg = f"Expected {path} with the model of the last round, got none."
-        raise ValueError(msg)
-    arrays = whole(folder, in_checkpoint(path))
+    arrays = in_checkpoint(checkpoint.path_of(folder / "checkpoints", number))
+    if frozen:
+        merged = lora.merged(arrays, {k: np.asarray(v) for k, v in frozen.items()})
+        arrays = {name: merged[name] for name in sorted(merged)}
     write_arrays(folder, arrays, {**about, "round": number})
+    return params_io.digest(arrays)
 
 
 def write_arrays(

@@ -1,8 +1,6 @@
 """Runs of configs in which a part of the model trains."""
 
 import functools
-import json
-import shutil
 
 import jax
 import numpy as np
@@ -228,13 +226,13 @@ def test_a_release_has_the_whole_model(before, tmp_path, kind):
     keys |= {} if kind == "mlp" else NORMED
     config = config_of(**keys)
     lines, page, arrays = released(tmp_path / "run", config, tmp_path / "out")
-    whole = weights.in_run(tmp_path / "run")
+    whole = weights.read(str(tmp_path / "run"))
     assert {*arrays} == {*whole}
     assert all(np.array_equal(arrays[name], whole[name]) for name in whole)
     d = read_json(tmp_path / "run/summary.json")["d"]
     size = sum(leaf.size for leaf in whole.values())
-    assert str(d) in lines[0] and str(size - d) in lines[0]
-    assert str(size) in page and str(size - d) in page
+    for text in (lines[0], page):
+        assert str(d) in text and str(size) in text
 
 
 def test_a_spectrum_is_of_what_trains(before, tmp_path):
@@ -258,34 +256,13 @@ def test_an_attacker_knows_what_does_not_train(before):
     assert trees.size(scene.server.params) < 500
 
 
-@pytest.mark.parametrize("damage", ["missing", "torn", "exchanged"])
-def test_a_folder_without_the_rest_of_the_model_says_so(after, tmp_path, damage):
-    folder = shutil.copytree(after[0], tmp_path / "copy")
-    path = folder / weights.FROZEN
-    if damage == "missing":
-        path.unlink()
-    if damage == "torn":
-        path.write_bytes(path.read_bytes()[:-40])
-    if damage == "exchanged":
-        arrays = checkpoint.arrays_below(path, "")
-        arrays["dense2/kernel"] = arrays["dense2/kernel"] + 1
-        weights.keep_frozen(folder, arrays, fresh=True)
-    with refused(path):
-        load_params(folder)
-    with refused(path):
-        task_of(config_of(model__init_from=str(folder)))
-
-
 def test_a_folder_knows_its_run_by_the_part_that_does_not_train(before, tmp_path):
     source = tmp_path / "weights.npz"
-    whole = weights.in_run(before / "mlp")
+    whole = weights.read(str(before / "mlp"))
     params_io.save(source, whole)
     config = lora_config(before, model__init_from=str(source))
     run(config, tmp_path / "run", say=quiet)
-    digest = read_json(tmp_path / "run/config.json")["identity"]["frozen"]
-    last = checkpoint.path_of(tmp_path / "run/checkpoints", 8)
-    stamp = json.loads(checkpoint.array_of(last, "extra/identity").tobytes())
-    assert stamp["frozen"] == digest
+    assert read_json(tmp_path / "run/config.json")["identity"]["frozen"]
     whole["dense2/kernel"] = whole["dense2/kernel"] + 1
     params_io.save(source, whole)
     with refused(source):
@@ -357,6 +334,5 @@ def of_all(before, **changes):
 
 def test_what_is_done_with_all_is_as_it_was(before):
     found = read_json(before / "mlp/config.json")
-    assert found["client"]["trains"] == "all" and "frozen" not in found["identity"]
-    assert not (before / "mlp" / weights.FROZEN).exists()
+    assert found["client"]["trains"] == "all" and not found["identity"]["frozen"]
     assert of_all(before)[-1]["test_loss"] > 0
