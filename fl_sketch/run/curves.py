@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fl_sketch.core import files
-from fl_sketch.workdir.rows import score_of
+from fl_sketch.models.metrics import score_of
 
 COSTS = {"MB sent by all clients": ("bytes_up_total", 1e6), "epsilon": ("epsilon", 1)}
 

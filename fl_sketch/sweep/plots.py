@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from fl_sketch.core import files, validate
-from fl_sketch.models.metrics import METRICS
+from fl_sketch.models.metrics import METRICS, score_of
 from fl_sketch.sweep.grid import Axis
 from fl_sketch.sweep.tables import DOWN, UP, Row, by_method, ranked
 from fl_sketch.workdir import rows as names
-from fl_sketch.workdir.rows import score_of
 from fl_sketch.workdir.tables import markdown, named, shown
 
 NEEDED = ("round", UP, DOWN)  # columns of evaluations

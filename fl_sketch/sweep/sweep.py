@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from fl_sketch.engine.loop import Watch, play
 from fl_sketch.engine.recorder import Recorder, Row
+from fl_sketch.models.metrics import MEASURED, score_of
 from fl_sketch.run.setup import prepare
 from fl_sketch.run.signals import asking
 from fl_sketch.sweep import best, grid, plots, programs, tables
@@ -242,7 +243,7 @@ def run_points(
 def _of_point(one: Outline, place: int, row: Row, recorder: Recorder) -> Row:
     """Returns a row of sweep.csv, with NaN where a point has diverged."""
     if recorder.diverged:
-        lost = (n for n in row if n.startswith(("train_", *names.MEASURED)))
+        lost = (n for n in row if n.startswith(("train_", *MEASURED)))
         row |= dict.fromkeys(lost, math.nan)
     return {
         "point": one.group.first + place,
@@ -280,7 +281,7 @@ def _counting(folder: Workdir, one: Outline) -> Callable[[int], None]:
 
 def _tell(folder: Workdir, say: Say, program: str, rows: list[Row]) -> None:
     folder.add(*rows)
-    by = names.score_of(rows[0])
+    by = score_of(rows[0])
     going = [by.of(row) for row in rows if not row["diverged"]]
     lost = len(rows) - len(going)
     reach = [f"{by.title} {min(going):.4f} to {max(going):.4f}"] if going else []

@@ -10,12 +10,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fl_sketch.core import files
-from fl_sketch.models.metrics import METRICS
+from fl_sketch.core import shown as byte_counts
+from fl_sketch.models.metrics import (
+    CHOSEN,
+    METRICS,
+    REPORTED,
+    Score,
+    measured,
+    score_of,
+)
 from fl_sketch.privacy.guarantee import mark, rounded_up
 from fl_sketch.sweep.grid import Axis, typed
 from fl_sketch.workdir import rows as names
 from fl_sketch.workdir import tables
-from fl_sketch.workdir.rows import CHOSEN, REPORTED, Score, score_of
 from fl_sketch.workdir.tables import half_width, named, shown
 
 Row = dict[str, Any]
@@ -121,7 +128,7 @@ def sweep_table(
         if seeds:
             line[-1] += f" +- {_number(score, row['deviation'])}"
         if printed:
-            line += [f"{row['test_loss']:.4f}", names.megabytes(row[UP])]
+            line += [f"{row['test_loss']:.4f}", byte_counts.megabytes(row[UP])]
         cells.append(line)
     return cells
 
@@ -150,7 +157,7 @@ def _typed(row: Mapping[str, Any], axes: Sequence[Axis]) -> Row:
     likes = {axis.key: axis.values[0] for axis in axes}
     likes |= dict.fromkeys(("point", "round", UP, DOWN), 0) | {"train_loss": 0.0}
     values = {key: typed(row[key], like) for key, like in likes.items()}
-    values |= names.measured(row)
+    values |= measured(row)
     if row.get("epsilon"):
         values |= {"epsilon": float(row["epsilon"]), "delta": float(row["delta"])}
         values["randomness"] = row["randomness"]
@@ -335,7 +342,7 @@ def side_by_side(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for name, run in runs.items():
         kilobytes = (run[up] / 1e3, run["bytes_down_per_client_round"] / 1e3)
         cells = [f"{score.of(run):.4f}", *(f"{sent:.2f}" for sent in kilobytes)]
-        cells += [names.megabytes(run[UP]), f"{run['rounds_per_second']:.0f}"]
+        cells += [byte_counts.megabytes(run[UP]), f"{run['rounds_per_second']:.0f}"]
         lines.append(RUN.format(name, *cells))
     asked = any("answered" in run for run in runs.values())
     each = "up per answer, down per request" if asked else "per client and round"

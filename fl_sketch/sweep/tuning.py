@@ -20,6 +20,7 @@ from ml_collections import ConfigDict
 from fl_sketch.config import parse
 from fl_sketch.core import files, untrusted_files
 from fl_sketch.core.mappings import flat
+from fl_sketch.models.metrics import CHOSEN, Score, score_of
 from fl_sketch.privacy import composition
 from fl_sketch.privacy.composition import Trials
 from fl_sketch.privacy.guarantee import Guarantee
@@ -29,7 +30,6 @@ from fl_sketch.sweep.sweep import sweep
 from fl_sketch.sweep.tables import Row, by_point, epsilon_of, mean_score
 from fl_sketch.workdir import odometer, secrets
 from fl_sketch.workdir import rows as table
-from fl_sketch.workdir.rows import CHOSEN, Score, score_of
 from fl_sketch.workdir.tables import named
 
 FOLDER = "simulator_trials"

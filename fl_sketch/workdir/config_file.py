@@ -115,8 +115,7 @@ def config_of(
 
     Args:
       defaults: a config with every key that one may have.
-      plugin: the values FILE.py:NAME that the caller trusts. Loading one runs the code
-        of its file, and the folder may come from another person.
+      plugin: the values FILE.py:NAME of the folder whose code the caller trusts.
     """
     path = pathlib.Path(workdir) / CONFIG
     if not path.is_file():

@@ -153,9 +153,8 @@ class Workdir:
                 raise ValueError(msg + f"others than {others}: use another workdir.")
             say(f"warning: {path} has {others}: last bits may differ")
         if longer:
-            before, reason = there["rounds"], "a private run that has ended"
-            ended = self._private and self._summary.exists()
-            if reason := reason if ended else fixed_by(before):
+            before, ended = there["rounds"], self._private and self._summary.exists()
+            if reason := fixed_by(before) or "the end of a private run" * ended:
                 msg = f"Expected rounds={before}, as in workdir={self.folder}, got "
                 raise ValueError(msg + f"rounds={here['rounds']}: fixed by {reason}.")
             self._summary.unlink(missing_ok=True)
@@ -276,9 +275,10 @@ class Workdir:
         """
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         own = {"peak_rss_mb": peak, "versions": identity.versions()}
+        own[IDENTITY] = self._digest
         whole = shown = {**summary, **own}
         if self._private and public is not None:
-            shown = tables.published(whole, {*public, "versions"})
+            shown = tables.published(whole, {*public, "versions", IDENTITY})
             hidden = {name: one for name, one in whole.items() if name not in shown}
             files.write_text(self.folder / f"{SIMULATOR}.json", _text(hidden))
         files.write_text(self._summary, _text(shown))
@@ -286,7 +286,11 @@ class Workdir:
 
     def summary(self) -> Row | None:
         """Returns the whole summary, if the run has ended."""
-        return summary_in(self.folder, self._summary.name)
+        found = summary_in(self.folder, self._summary.name)
+        if found is not None and found.get(IDENTITY) != self._digest:
+            msg = f"Expected {self._summary} to be of this run, got another's."
+            raise ValueError(msg)
+        return found
 
 
 def summary_in(folder: pathlib.Path, name: str = SUMMARY) -> Row | None:

@@ -70,6 +70,11 @@ SHARES = (  # of the noise, by every client
     "no client's share, and so not against a client. Of the {:g} clients of a round, "
     "{:g} may have dropped out or shown an observer their shares"
 )
+PUBLIC_DATA = "The config calls these data public: they may need no protection."
+BY_CALL = (
+    "A call of `engine.simulate` does not record the model's code, its inputs and the "
+    "name of the data set: write here what users need."
+)
 TEMPLATE = """# {model}, trained privately on {dataset}
 
 A model `{model}` of {d} parameters, of which {trained} were trained on the data set \
@@ -121,15 +126,9 @@ model = run.load_trained(".")
 
 
 def release(workdir: str | os.PathLike, out: str | os.PathLike) -> list[str]:
-    """Publishes a finished private run; returns lines on what was written.
+    """Publishes the finished private run in a folder; returns lines on what it wrote.
 
-    Args:
-      workdir: the folder of the run.
-      out: a folder that is new or empty, which gets four files, all or none.
-
-    Raises:
-      ValueError: in one line, for a folder of anything but a private run that is over
-        and whose randomness was the system's, or for files that do not fit together.
+    The folder `out`, which is new or empty, gets four files, all or none.
     """
     folder, target = pathlib.Path(workdir), pathlib.Path(out).resolve()
     empty = not target.exists() or (target.is_dir() and not any(target.iterdir()))
@@ -268,8 +267,7 @@ def _of_all(entries: Mapping[str, Guarantee]) -> dict[str, Any]:
 def public_of(about: Mapping[str, Any], *, private: bool) -> dict[str, Any]:
     """Returns what all may know of a model, of which `about` is params.json.
 
-    Args:
-      private: whether the training data are; they may then decide no vocabulary.
+    If the training data are `private`, they may not have decided its vocabulary.
     """
     found: dict[str, Any] = {name: _last(about[name]) for name in NAMES}
     found |= {name: about[name] for name in PUBLIC if name in about}
@@ -302,36 +300,28 @@ def page_of(
         if not everyone:
             trust += ". It does not hold against an observer who knows which clients "
             trust += "took part, as a server does and in masked sums every client"
-    others, use, config = "", "", public.get("pretrained", {}).get("config", {})
+    others, use = "", ""
     if both := promise.get("all_runs"):
-        total = "no finite epsilon" if both["epsilon"] is None else _up(both["epsilon"])
+        total = both["epsilon"]
         others = (
             f"- Other runs used these data. All {both['runs']} counted runs together "
-            f"spent (epsilon, delta) = ({total}, {both['delta']!r}), which is a "
-            "guarantee only if they were planned in advance. Runs in other folders are "
-            "not in it.\n"
+            f"spent (epsilon, delta) = ({'inf' if total is None else rounded_up(total)}"
+            f", {both['delta']!r}), which is a guarantee only if they were planned in "
+            "advance. Runs in other folders are not in it.\n"
         )
-    by_call = (
-        "A call of `engine.simulate` does not record the model's code, its inputs "
-    )
-    by_call += "and the name of the data set: write here what users need."
-    if "inputs" in public:
-        by_call = ""
-        writes = config.get("vocab_size", 0) == public["outputs"]
-        code = "predictions = run.predict(model, inputs)"
-        if writes or public["model"] == "language_model":
-            code = 'text = run.generate(model, "It is", tokens=200)'
-        use = "" if plugins.named(public["model"]) else USE.format(code)
-    public_data = "The config calls these data public: they may need no protection."
+    if "inputs" in public and not plugins.named(public["model"]):
+        use = USE.format("predictions = run.predict(model, inputs)")
+        if public["model"] == "language_model":
+            use = USE.format('text = run.generate(model, "It is", tokens=200)')
     words = {
         "d": sum(leaf.size for leaf in params.values()),
         "trained": trained,
-        "by_call": by_call,
-        "up": _up(promise["epsilon"]),
+        "by_call": "" if "inputs" in public else BY_CALL,
+        "up": rounded_up(promise["epsilon"]),
         "of": " and all of its data" if client else " of a client",
         "instead": INSTEAD[promise["relation"]],
         "secret": "" if everyone else f"{HIDDEN[promise['unit']]}, or ",
-        "public_data": public_data if promise["public_data"] else "",
+        "public_data": PUBLIC_DATA * promise["public_data"],
         "site": ", a site with all its data" * promise["sums"].endswith("network"),
         "within": "" if client else " batches of a client's examples",
         "bounded": "client's message" if client else "example's gradient",
@@ -347,8 +337,3 @@ def page_of(
         "use": use,
     }
     return TEMPLATE.format_map({**public, **promise, **words})
-
-
-def _up(number: float) -> str:
-    """Returns a number in at most four decimals, never a smaller one."""
-    return f"{math.ceil(number * 1e4) / 1e4:.4f}".rstrip("0").rstrip(".")

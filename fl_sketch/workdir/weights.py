@@ -37,12 +37,7 @@ def load_params(workdir: str | os.PathLike) -> Tree:
 
 
 def read(source: str) -> Arrays:
-    """Returns the arrays that a run or a file holds.
-
-    Args:
-      source: the folder of a run or of a release, or a file that ends in .npz or
-        .safetensors.
-    """
+    """Returns the arrays of a folder of a run or a release, or of a file."""
     path = pathlib.Path(source).expanduser()
     if path.is_dir():
         return _in_folder(path)
@@ -108,12 +103,9 @@ def in_checkpoint(path: pathlib.Path) -> Arrays:
 def write_model(
     folder: pathlib.Path, number: int, frozen: Mapping[str, Any], about: Mapping
 ) -> str:
-    """Writes the model of a run's last round; returns a digest of its arrays.
+    """Writes the model of a run's checkpoint `number`; returns a digest of its arrays.
 
-    Args:
-      folder: that of the run, with a checkpoint of round `number`.
-      frozen: what does not train of the model, by name; empty: all of it trains.
-      about: what is needed to use the model.
+    The model has `frozen` arrays beside those that trained.
     """
     arrays = in_checkpoint(checkpoint.path_of(folder / "checkpoints", number))
     if frozen:

@@ -6,9 +6,9 @@ from sklearn import metrics as sklearn
 
 from fl_sketch.data import npz
 from fl_sketch.data.examples import Examples
+from fl_sketch.models.metrics import CHOSEN, score_of
 from fl_sketch.run import run, task_of
 from fl_sketch.sweep.sweep import sweep
-from fl_sketch.workdir.rows import CHOSEN, score_of
 from tests.run.configs import begun, config_with, quiet, read_json, refused, table_in
 
 pytestmark = pytest.mark.slow

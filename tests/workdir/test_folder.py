@@ -87,7 +87,7 @@ def test_a_private_run_publishes_only_what_is_known_to_be_safe(tmp_path):
     hidden = {*table_in(tmp_path, "simulator.csv")[0]}
     assert hidden == {*one} - open_to_all | {"round"}
     summary = read_json(tmp_path / "summary.json")
-    assert {*summary} == open_to_all | {*facts, "versions"}
+    assert {*summary} == open_to_all | {*facts, "versions", "identity"}
     assert {*read_json(tmp_path / "simulator.json")} == {*written} - {*summary}
     (read,) = rows.read(tmp_path / "metrics.csv")
     assert {k: float(v) for k, v in read.items()} == one
@@ -173,7 +173,7 @@ def test_a_run_may_grow_where_nothing_depends_on_its_length(tmp_path):
         Workdir(tmp_path / "one", CONFIG)
     with Workdir(tmp_path / "two", CONFIG, OWN, private=True) as folder:
         folder.finish({})
-    with refused("has ended"):  # its secret is gone
+    with refused("end of a private run"):  # its secret is gone
         Workdir(tmp_path / "two", longer, OWN, private=True, fixed_by=fixed_by)
     with Workdir(tmp_path / "two", CONFIG, OWN, private=True) as folder:
         assert folder.summary()

@@ -155,24 +155,6 @@ def ended(folder):
     return untimed(folder), hidden, (folder / "params.safetensors").read_bytes()
 
 
-def test_a_simulation_is_the_same_to_the_bit_and_says_so(tmp_path):
-    for name in "ab":
-        config = config_with(**PRIVATE, privacy__randomness="seed")
-        summary = run(config, tmp_path / name, say=quiet)
-    assert ended(tmp_path / "a") == ended(tmp_path / "b")
-    assert summary["randomness"] == "simulated"
-    assert {row["randomness"] for row in untimed(tmp_path / "a")} == {"simulated"}
-    assert not (tmp_path / "a" / secrets.FILE).exists()
-
-
-def test_the_system_is_asked_anew_for_every_run(tmp_path):
-    one, two = (
-        run(config_with(**PRIVATE), tmp_path / name, say=quiet) for name in "ab"
-    )
-    assert one["epsilon"] == two["epsilon"]
-    assert one["test_loss"] != two["test_loss"]
-
-
 def killed_in(folder, config):
     """Leaves a run with `OWN` that was killed at its row of round 4."""
     with pytest.MonkeyPatch.context() as patched:
@@ -323,15 +305,3 @@ def test_a_secret_is_shown_nowhere():
     task = task_of(config_with(**PRIVATE))._replace(secret=own)
     assert own.reveal().hex() not in f"{own} {own!r} {[own]} {task!r}"
     assert own.check not in own.reveal().hex() and own.check != OWN.check
-
-
-def test_the_odometer_is_written_before_the_first_round(tmp_path, monkeypatch):
-    def killed(*arguments, **options):
-        raise Killed((arguments, options))
-
-    monkeypatch.setattr("fl_sketch.engine.resumable.play", killed)
-    with pytest.raises(Killed):
-        run(config_with(**PRIVATE), tmp_path, say=quiet)
-    (entry,) = odometer.read(tmp_path).values()
-    assert entry.plan.steps == 0 and entry.noise_multiplier > 0
-    assert "digits" in entry.partition and entry.secret
