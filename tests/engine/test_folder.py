@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from fl_sketch import algorithms, data, engine, sketch
-from fl_sketch.core import files
 from fl_sketch.models import params_io
 from fl_sketch.workdir import (
     checkpoint,
@@ -16,6 +15,7 @@ from fl_sketch.workdir import (
     secrets,
     weights,
 )
+from fl_sketch.workdir import rows as tables
 from tests.engine.regression import (
     CLIENTS,
     EF21,
@@ -37,7 +37,7 @@ from tests.engine.regression import (
 
 
 def rows_of(folder):
-    rows = files.read_rows(folder / "metrics.csv")
+    rows = tables.read(folder / "metrics.csv")
     assert all(float(row.pop("rounds_per_second")) > 0 for row in rows)
     return rows
 
