@@ -35,8 +35,10 @@ FORMS = (
     "plain", "engine", "count_sketch", "heaprix", "client_state", "private", "integers"
 )  # fmt: skip
 GUARDS: dict[str, Callable] = {
-    "private": mechanism.distributed,
-    "integers": functools.partial(mechanism.integers, bits=16),
+    "private": mechanism.central,
+    "integers": lambda bound, denominator, **noise: mechanism.integers(
+        bound, denominator=denominator, smallest=denominator, bits=16, **noise
+    ),
 }
 
 
@@ -149,7 +151,7 @@ def algorithm(
     if form == "client_state":
         gain = shorter / (work.rate * work.steps)
         steps = local.tracked_steps(value, rate=work.rate, gain=gain)
-    guard, size = None, {"denominator": work.cohort, "smallest": work.cohort}
+    guard, size = None, {"denominator": work.cohort}
     if form in GUARDS:
         guard = GUARDS[form](clipping.clip(1.0), noise_multiplier=1.0, **size)
     return Algorithm(steps, channel, optax.sgd(shorter), mechanism=guard)

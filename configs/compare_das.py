@@ -17,8 +17,9 @@ unstated constant, and the noise that is needed without credit for sampling clie
 import functools
 
 from configs import das_fashion_mnist, das_features
-from fl_sketch.privacy import accounting, literature
+from fl_sketch.privacy import accounting
 from fl_sketch.sweep.comparison import Comparison, Method
+from fl_sketch.theory import das
 
 DATA = {
     "fashion_mnist": das_fashion_mnist.get_config,
@@ -86,10 +87,9 @@ def noises(base, epsilon: float) -> tuple[float, float]:
       epsilon: the epsilon of the guarantee, at delta 1e-5.
     """
     n, r = base.data.clients, base.cohort.size
-    plan = accounting.Plan(base.rounds, r, n)
-    theirs = literature.das_noise_multiplier(plan, epsilon=epsilon, delta=1e-5)
-    plan = accounting.Plan(base.rounds, n, n)
-    return theirs, accounting.calibrate(plan, epsilon=epsilon, delta=1e-5)
+    promise = {"epsilon": epsilon, "delta": 1e-5}
+    theirs = das.noise_multiplier(rounds=base.rounds, n=n, r=r, **promise)
+    return theirs, accounting.calibrate(accounting.Plan(base.rounds, n, n), **promise)
 
 
 def _given_noise(noise_multiplier: float) -> dict[str, object]:

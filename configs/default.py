@@ -123,7 +123,6 @@ def get_config() -> ConfigDict:
     config.sketch.stored = False  # R as one matrix in memory: for attacks
     config.sketch.forget = "zero"  # or subtract, as printed: for fetchsgd
     config.sketch.masking = False  # momentum forgets too, for fetchsgd
-    config.sketch.window = 0  # rounds that fetchsgd keeps errors for; 0: all
     config.sketch.query = "privix"  # or heaprix: exact heavy values; for fedsketch*
     # heavy values: m of heaprix, k of fetchsgd, sketched_sgd; 0: a row's columns, or
     # a fiftieth of them for fetchsgd with forget=subtract
@@ -132,7 +131,7 @@ def get_config() -> ConfigDict:
     # empty: random, but top for sketched_sgd, as in its authors' code
     config.sketch.heavy_fill = ""
     # of heaprix: exact, in a second exchange of m numbers; fresh: also with a second
-    # sketch for the rest, unbiased; estimated: from the first sketch, in one exchange
+    # sketch for the rest, unbiased
     config.sketch.heavy_values = "exact"
 
     config.compressor = ConfigDict()
@@ -151,26 +150,18 @@ def get_config() -> ConfigDict:
     config.privacy.noise_multiplier = 0.0  # z: the noise on a sum, divided by C
     # chooses z; if noise_multiplier is given, stops the run before it is exceeded
     config.privacy.target_epsilon = 0.0
-    config.privacy.planned_rounds = 0  # number of rounds that z is for; 0: rounds
     config.privacy.delta = 1e-5  # below one over the number of clients
     config.privacy.unit = "client"  # or example, for private_sketching
     config.privacy.relation = "add_remove"  # or replace_one
     config.privacy.accountant = "auto"  # or pld, rdp
-    # or distributed: added by every client; skellam, discrete_gaussian: the same on
-    # integers, which a secure aggregation can add up
+    # or skellam: a share by every client, on integers that secure aggregation adds up
     config.privacy.noise = "central"
-    # of distributed, skellam and discrete_gaussian; 0: the cohort's size
+    # clients whose shares are the promised noise of skellam; 0: the cohort's size
     config.privacy.smallest_cohort = 0
     config.privacy.bits = 0  # of a number sent as an integer, 8 to 32; 0: floats
-    # the step of integers, over the threshold; 0: the least for which sums fit the bits
-    config.privacy.granularity = 0.0
-    config.privacy.form = "message"  # or update: bounded before its sketch, for safl
     config.privacy.quantile = 0.5  # of adaptive: the share of messages not clipped
     config.privacy.quantile_rate = 0.2  # of the threshold's steps
     config.privacy.quantile_noise = 0.0  # on the count; 0: a twentieth of the cohort
-    config.privacy.watch = False  # also release noised training loss and accuracy
-    config.privacy.watch_loss = 5.0  # a client's larger loss counts as this
-    config.privacy.watch_noise = 0.0  # on their sums; 0: a twentieth of the cohort
 
     config.compute = ConfigDict()
     config.compute.devices = 0  # 0: all

@@ -20,7 +20,8 @@ from absl import flags
 from experiments import toy
 from fl_sketch.algorithms import dp_fedavg
 from fl_sketch.core import files
-from fl_sketch.privacy import accounting, clipping, literature
+from fl_sketch.privacy import accounting, clipping
+from fl_sketch.theory import das
 
 MINUTES = 3
 
@@ -146,7 +147,7 @@ def main(workdir: str, rounds: int, seeds: int):
     folder, paths = files.writable_folder(workdir), {}
     plan, promise = accounting.Plan(rounds, 100, 100), {"epsilon": 5.0, "delta": 1e-6}
     z = accounting.calibrate(plan, **promise)
-    theirs = literature.das_noise_multiplier(plan, **promise)
+    theirs = das.noise_multiplier(rounds=rounds, n=100, r=100, **promise)
     print(f"noise multiplier {z:.2f} (the formula of the paper: {theirs:.2f})")
 
     def rows():

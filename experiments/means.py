@@ -3,10 +3,10 @@
 python -m experiments.means --workdir=/tmp/means
 
 Vectors of length one on a sphere, one of each client; all clients take part once and
-each add a share of the noise. The error is that of what the mechanism releases, over
-that of the Gaussian mechanism with the same promise and the same accountant. This is
-the experiment of Kairouz, Liu and Steinke (2021), section 5.1, and of Agarwal, Kairouz
-and Liu (2021), section 5.1, for clients whose data are replaced.
+each add a share of Skellam noise. The error is that of what the mechanism releases,
+over that of the Gaussian mechanism with the same promise and the same accountant. This
+is the experiment of Agarwal, Kairouz and Liu (2021), section 5.1, for clients whose
+data are replaced.
 
 A row of means.csv is a number of clients, an epsilon, a kind of noise and the bits of a
 number (32: floats): `error` is the mean squared error, `counted` what follows for
@@ -15,7 +15,6 @@ rounding, `wraps` the share of numbers that wrapped around, and nothing stands w
 few bits keep no such promise.
 """
 
-import itertools
 from collections.abc import Iterator, Sequence
 
 import jax
@@ -28,8 +27,8 @@ from fl_sketch.core import chacha, files
 from fl_sketch.core.keys import round_keys
 from fl_sketch.core.protocols import Mechanism, Roots
 from fl_sketch.engine.clients import zeros
-from fl_sketch.privacy import accounting, bits_table, clipping, lattice, mechanism
-from fl_sketch.privacy.plans import Plan
+from fl_sketch.privacy import accounting, clipping, lattice, mechanism
+from fl_sketch.privacy.accounting import Plan
 
 MINUTES = 10
 
@@ -51,8 +50,7 @@ def measure(
     vectors = (points / lengths).astype(np.float32)
     promise = {"epsilon": epsilon, "delta": delta}
     plan = Plan(1, clients, clients, "everyone", relation="replace_one")
-    plan = plan._replace(coordinates=numbers, shares=clients)
-    common = {"denominator": clients, "smallest": clients}
+    plan = plan._replace(coordinates=numbers)
     bound, z, unit = clipping.clip(1.0), np.nan, np.nan
 
     def row(kind, each, z=None, error=None, counted=None, wraps=None, *, size):
@@ -71,27 +69,24 @@ def measure(
 
     for accountant, name in (("rdp", "gaussian"), ("pld", "gaussian, by pld")):
         noise = accounting.calibrate(plan, accountant=accountant, **promise)
-        guard = mechanism.distributed(bound, noise_multiplier=noise, **common)
+        guard = mechanism.central(bound, noise_multiplier=noise, denominator=clients)
         error, _ = error_of(guard, vectors, releases)
         if accountant == "rdp":
             z, unit = noise, error
-        size = bits_table.FLOAT_BYTES * numbers
-        yield row(name, 32, noise, error, (noise / z) ** 2, 0.0, size=size)
-    for kind, each in itertools.product(lattice.KINDS, bits):
-        sums = bits_table.integers_of(plan, each)
-        own = bits_table.with_integers(plan, sums, kind, numbers)
-        size = sums.bytes_up(numbers)
+        yield row(name, 32, noise, error, (noise / z) ** 2, 0.0, size=4 * numbers)
+    for each in bits:
+        sums = lattice.Integers(each, clients, clients).of((numbers,))
+        size, own = sums.bytes_up(numbers), plan._replace(integers=sums)
         try:
             noise = accounting.calibrate(own, accountant="rdp", **promise)
         except ValueError:
-            yield row(kind, each, size=size)
+            yield row("skellam", each, size=size)
             continue
-        guard = mechanism.integers(
-            bound, noise_multiplier=noise, bits=each, noise=kind, **common
-        )
+        common = {"denominator": clients, "smallest": clients, "bits": each}
+        guard = mechanism.integers(bound, noise_multiplier=noise, **common)
         error, wraps = error_of(guard, vectors, releases)
-        counted = (bits_table.error_of(own, noise) / z) ** 2
-        yield row(kind, each, noise, error, counted, wraps, size=size)
+        counted = (lattice.deviation(sums, noise, clients) / z) ** 2
+        yield row("skellam", each, noise, error, counted, wraps, size=size)
 
 
 def error_of(

@@ -24,7 +24,7 @@ from fl_sketch import algorithms, sketch, theory, transforms
 from fl_sketch.algorithms import catalog
 from fl_sketch.audit import game
 from fl_sketch.core import files
-from fl_sketch.privacy import clipping, literature
+from fl_sketch.privacy import clipping
 
 MINUTES = 6
 
@@ -349,12 +349,17 @@ def haddadpour(*, d=64, cols=16, k=4, delta=1e-3, seeds=range(4), targets=(0.03,
 def haddadpour_1(trials: int = 4_000_000):
     """Yields rows of Theorem 1: privacy of a sketch without noise.
 
-    It takes sketched numbers for independent normal draws, which then hide one of them.
-    Two worlds differ in one number, -C or C, and an attacker who knows the hashes sees
+    t ln(1 + x) for x = alpha C^2 m (m - 1) (1 + ln(l - m)) / (sigma^2 (l - 2)), if x is
+    at most 1/2 - 1/alpha, for t rows of m columns and l numbers of size C at most. It
+    takes these for independent draws of N(0, sigma^2), which then hide one of them. Two
+    worlds differ in one number, -C or C, and an attacker who knows the hashes sees
     the sketch. Where the other numbers are no draws but known, nothing hides the one.
     """
     sizes, C = {"rows": 1, "cols": 3, "length": 4096, "alpha": 3.0}, 2.0
-    claim = literature.count_sketch_claim(**sizes, sigma=1.0, bound=C)
+    m, length, alpha = sizes["cols"], sizes["length"], sizes["alpha"]
+    inside = alpha * C**2 * m * (m - 1) * (1 + math.log(length - m)) / (length - 2)
+    assert inside <= 0.5 - 1 / alpha
+    claim = sizes["rows"] * math.log1p(inside)
     op, hashes = sketch.count_sketch(sizes["cols"], sizes["rows"]), jax.random.key(0)
     table = jax.vmap(functools.partial(op.apply, hashes))(jnp.eye(sizes["length"]))
     table = np.asarray(table.reshape(sizes["length"], -1), np.float64)

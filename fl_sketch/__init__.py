@@ -11,8 +11,8 @@ A file imports only from packages that are listed before its own:
 - `algorithms` (one file for each method) and `workdir` (the folder of a run);
 - `engine` (rounds as one program, with a server or without);
 - `config` (the keys of a config);
-- `run` (one config), `sweep` (many configs), and `audit` (attacks on messages and
-  models).
+- `run` (one config), `sweep` (many configs), `network` (sites that keep their data)
+  and `audit` (audits of privacy claims, attacks on messages, Hessian spectra).
 """
 
 __version__ = "0.1.0"

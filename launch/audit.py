@@ -48,10 +48,8 @@ def main():
     config_audit.check(effort)
     folder, rows, broken = files.writable_folder(WORKDIR.value), [], []
     for result in config_audit.run(CONFIG.value, effort, DATA_DIR.value):
-        if isinstance(result, str | config_audit.Noise):
-            print(getattr(result, "what", result), flush=True)
-            if getattr(result, "broken", False):
-                broken.append(f"BROKEN: {result.what}")
+        if isinstance(result, str):
+            print(result, flush=True)
             continue
         if not rows:
             print(LEGEND, HEAD, sep="\n")

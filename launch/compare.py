@@ -11,7 +11,6 @@ Run the same command again to resume: finished sweeps are kept. The config file 
 
 from absl import flags
 
-from fl_sketch.privacy.composition import Trials
 from fl_sketch.sweep import comparison
 from launch import command, options
 
@@ -22,28 +21,18 @@ ONLY = flags.DEFINE_multi_string(
 )
 SET = flags.DEFINE_multi_string("set", [], "KEY=VALUE for every method's config.")
 DATA_DIR = options.data_dir()
-TRIALS = flags.DEFINE_float(
-    "trials",
-    0.0,
-    "Mean of a random, secret number of runs that tunes private methods; 0 = the whole "
-    "grid, where every run counts towards the privacy budget.",
-)
-SHAPE = flags.DEFINE_float(
-    "trials_shape", 1.0, "Distribution of that number: 1 = geometric, 0 = logarithmic."
-)
 flags.mark_flags_as_required(["config", "workdir"])
 
 
 def main():
     """Runs the comparison of --config, or resumes it."""
     compared = comparison.load(CONFIG.value)
-    trials = Trials(TRIALS.value, SHAPE.value) if TRIALS.value else None
     for name, method in compared.methods.items() if not ONLY.value else ():
         command.print_notes(
             comparison.config_of(compared, method, []), compared.base, name
         )
     arguments = compared, WORKDIR.value, DATA_DIR.value
-    comparison.run(*arguments, settings=SET.value, only=ONLY.value, trials=trials)
+    comparison.run(*arguments, settings=SET.value, only=ONLY.value)
 
 
 if __name__ == "__main__":

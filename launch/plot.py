@@ -2,7 +2,7 @@ r"""Plots runs, sweeps and comparisons in one picture.
 
 python -m launch.plot --workdir=/tmp/run --workdir=/tmp/other --out=/tmp/both.png
 python -m launch.plot --workdir=/tmp/run --out=/tmp/run.pdf --x=up --x=epsilon \
-    --label='run=SAFL, 1/100' --title='Digits' --reach=0.9
+    --label='run=SAFL, 1/100' --title='Digits'
 
 The picture shows the test score against rounds, bytes up and all bytes, or against what
 --x names. Each run, setting of a sweep and method of a comparison is a line, with a
@@ -28,11 +28,6 @@ LABEL = flags.DEFINE_multi_string(
     "label", [], "NAME=TEXT: legend of a line. Repeatable."
 )
 TITLE = flags.DEFINE_string("title", "", "Title of the picture.")
-REACH = flags.DEFINE_float(
-    "reach",
-    None,
-    "Also print the rounds and bytes that each line needs for this score.",
-)
 flags.mark_flags_as_required(["workdir", "out"])
 
 
@@ -46,7 +41,6 @@ def main():
         metric=METRIC.value,
         labels=LABEL.value,
         title=TITLE.value,
-        reach=REACH.value,
     )
     print(*lines, f"wrote {OUT.value}", sep="\n")
 

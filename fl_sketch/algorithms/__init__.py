@@ -25,7 +25,6 @@ from fl_sketch.algorithms.cd_adam import cd_adam as cd_adam
 from fl_sketch.algorithms.cocktail_sgd import cocktail_sgd as cocktail_sgd
 from fl_sketch.algorithms.dp_fedavg import dp_fedavg as dp_fedavg
 from fl_sketch.algorithms.dp_fedavg import dp_normfedavg as dp_normfedavg
-from fl_sketch.algorithms.dp_fedavg import random_iterate as random_iterate
 from fl_sketch.algorithms.ef21 import ef21 as ef21
 from fl_sketch.algorithms.fedavg import fedavg as fedavg
 from fl_sketch.algorithms.fedgate import fedcomgate as fedcomgate
@@ -49,4 +48,3 @@ from fl_sketch.algorithms.sign_sgd import ef_sign_sgd as ef_sign_sgd
 from fl_sketch.algorithms.sign_sgd import sign_sgd as sign_sgd
 from fl_sketch.algorithms.sketched_sgd import sketched_sgd as sketched_sgd
 from fl_sketch.algorithms.with_statistics import with_statistics as with_statistics
-from fl_sketch.channels.player import replay as replay

@@ -50,8 +50,6 @@ class Method(NamedTuple):
       unit: the unit that its noise protects: "client" by a mechanism, which any
         algorithm may have; "example" by its own noise, at every local step.
       one_key: whether all rounds share one set of hashes, which is in the code.
-      before_sketch: whether noise may come before its sketch (`privacy.form=update`):
-        a message is the sketch of an update and nothing else.
       one_batch: whether a client takes one gradient, of its first batch, and
         `client.steps` is not read.
       parameters_only: whether its models may not have statistics, only parameters.
@@ -64,7 +62,6 @@ class Method(NamedTuple):
     bound: str = "none"
     unit: str = "client"
     one_key: bool = False
-    before_sketch: bool = False
     one_batch: bool = False
     parameters_only: bool = False
     vectors: bool = False
@@ -103,7 +100,7 @@ _BUILT_IN = (
     Method("onebit_adam", onebit_adam, one_batch=True, parameters_only=True),
     Method("private_sketching", private_sketching, unit="example"),
     Method("qsgd", qsgd, one_batch=True),
-    Method("safl", safl, before_sketch=True),
+    Method("safl", safl),
     Method("scaffold", scaffold),
     Method("sign_sgd", sign_sgd, one_batch=True),
     Method("sketched_sgd", sketched_sgd, one_batch=True, vectors=True),

@@ -1,14 +1,11 @@
 """DP-FedAvg with clipping, and DP-NormFedAvg with normalisation."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import optax
 
 from fl_sketch import channels
-from fl_sketch.core.keys import Purpose
-from fl_sketch.core.protocols import Algorithm, Local, Server, Tree
+from fl_sketch.core.protocols import Algorithm, Local
 from fl_sketch.privacy import clipping, mechanism
 from fl_sketch.transforms import local
 
@@ -22,7 +19,6 @@ def dp_fedavg(
     cohort: float,
     decay: jax.typing.ArrayLike = 1.0,
     server: optax.GradientTransformation | None = None,
-    keep_random_iterate: bool = False,
     bound: clipping.OfLimit = clipping.clip,
     client_optimizer: local.Optimizer = optax.sgd,
 ) -> Algorithm:
@@ -34,7 +30,8 @@ def dp_fedavg(
     with beta_k = gamma eta_k and eta_k = decay^k eta_0 as in Appendix G. Noise is drawn
     once, on the sum: the paper's share of each client, N(0, r sigma^2), adds up to what
     the proof needs only with exactly r clients. `engine.poisson` must draw the clients.
-    For the paper's full gradients a batch is a client's whole data.
+    For the paper's full gradients a batch is a client's whole data. The last model is
+    returned, not a random one of them (line 13).
 
     Args:
       client_rate: the step size eta_0 of the first round.
@@ -43,8 +40,6 @@ def dp_fedavg(
       cohort: the number r of clients expected in a round.
       decay: the decay of both rates from round to round.
       server: an optimizer with rate gamma, before eta_k; by default sgd(1).
-      keep_random_iterate: whether to keep a uniformly random one of w_0, ..., w_(K-1)
-        for `random_iterate` (line 13). It costs no privacy, and a copy of the model.
       bound: `clipping.clip` or `clipping.normalise`.
       client_optimizer: the clients' optimizer, a function of the rate eta_k;
         (x_0 - x_K) / eta_k is bounded and noised for any optimizer.
@@ -61,7 +56,7 @@ def dp_fedavg(
     return Algorithm(
         local=_gradient_sums(loss, rate, client_optimizer),
         uplink=channels.exact(),
-        server=_remembering(server) if keep_random_iterate else server,
+        server=server,
         mechanism=mechanism.central(
             bound(threshold), noise_multiplier=noise_multiplier, denominator=cohort
         ),
@@ -86,43 +81,3 @@ def _gradient_sums(loss: local.Loss, rate, optimizer: local.Optimizer) -> Local:
         return work._replace(update=jax.tree.map(lambda u: u / eta, work.update))
 
     return Local(run)
-
-
-class Iterate(NamedTuple):
-    """A uniformly random model of the `count` so far, and the inner state."""
-
-    chosen: Tree
-    count: jax.Array
-    inner: optax.OptState
-
-
-def random_iterate(server: Server) -> Tree:
-    """Returns the model that `keep_random_iterate` kept in a run.
-
-    Raises:
-      ValueError: for the server of an algorithm without it.
-    """
-    if not isinstance(server.opt, Iterate):
-        msg = "Expected an algorithm with keep_random_iterate=True, got one without."
-        raise ValueError(msg)
-    return server.opt.chosen
-
-
-def _remembering(tx: optax.GradientTransformation):
-    """Wraps an optimizer to keep model k with probability 1 / (k + 1)."""
-    tx = optax.with_extra_args_support(tx)
-
-    def init(params):
-        return Iterate(params, jnp.int32(0), tx.init(params))
-
-    def update(updates, state, params=None, **extra):
-        updates, inner = tx.update(updates, state.inner, params, **extra)
-        # Uniform over all so far, however many will come.
-        coin = jax.random.uniform(jax.random.fold_in(extra["key"], Purpose.ITERATE))
-        taken = coin * (state.count + 1) < 1
-        chosen = jax.tree.map(
-            lambda new, old: jnp.where(taken, new, old), params, state.chosen
-        )
-        return updates, Iterate(chosen, state.count + 1, inner)
-
-    return optax.GradientTransformationExtraArgs(init, update)

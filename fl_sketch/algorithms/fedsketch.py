@@ -36,7 +36,7 @@ def fedsketch(
       query: how the mean sketch is read, "privix" or "heaprix".
       heavy: the number m of HEAVYMIX, for HEAPRIX; 0 for as many as the sketch has
         columns.
-      values: the second message of HEAPRIX: "exact", "fresh" or "estimated", see
+      values: the second message of HEAPRIX: "exact" or "fresh", see
         `channels.heaprix`.
       fill: which of the m are not heavy: "random", as printed, or "top", the largest
         ones; empty: "random".

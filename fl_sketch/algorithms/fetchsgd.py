@@ -25,7 +25,6 @@ def fetchsgd(
     heavy: int = 0,
     forget: str = "zero",
     masking: bool = False,
-    window: int = 0,
 ) -> Algorithm:
     """Returns FetchSGD: clients send sketches of one gradient and keep nothing.
 
@@ -43,7 +42,7 @@ def fetchsgd(
       sketch: a count sketch of several rows; its hashes are the same in all rounds.
       heavy: the number k of coordinates that a step changes; 0 for as many as the
         sketch has columns, or with "subtract" a fiftieth of it.
-      momentum, forget, masking, window: see `transforms.fetchsgd`; "subtract" warns.
+      momentum, forget, masking: see `transforms.fetchsgd`; "subtract" warns.
 
     Reference: Rothchild et al. (2020), Algorithm 1.
     """
@@ -55,7 +54,7 @@ def fetchsgd(
             f"not up to k = a fiftieth of the columns (here k={k}), with fewer rows it "
             "did at any; forget='zero' does not."
         )
-        warnings.warn(msg, stacklevel=3)  # of whom `checked` called for
+        warnings.warn(msg, stacklevel=2)
     return Algorithm(
         local=local.one_gradient(loss),
         uplink=channels.sketched(op, read="message"),
@@ -68,7 +67,6 @@ def fetchsgd(
                 momentum=momentum,
                 forget=forget,
                 masking=masking,
-                window=window,
             ),
             compressors.top_k(k).bits,
         ),

@@ -24,9 +24,9 @@ def iterative_sketching(
     is a client's whole data gives the paper's gradient steps, a part of it the
     stochastic ones of Algorithm 2. The theorems for K steps have server_rate=1.
 
-    The server's step does not read the model. `replay` computes it from the mean
-    messages alone, as clients do with `--config.download=messages`. They
-    may have the messages from each other, without a server (`engine.gossip`).
+    The server's step does not read the model: clients compute it from the mean messages
+    alone with `--config.download=messages`. They may have the messages from each other,
+    without a server (`engine.gossip`).
 
     Reference: Song et al., Algorithm 1.
     """

@@ -7,19 +7,17 @@ import jax.numpy as jnp
 import optax
 
 from fl_sketch import transforms
-from fl_sketch.channels import codes
+from fl_sketch.channels.basic import coded, whole_or
 from fl_sketch.core import trees, validate
 from fl_sketch.core.protocols import (
     Algorithm,
     Channel,
-    Coded,
     Delivery,
     Downlink,
     Local,
     Memory,
     Tree,
 )
-from fl_sketch.core.wire import FLOAT_BITS, Chosen
 from fl_sketch.sketch import compressors
 from fl_sketch.transforms import local
 
@@ -88,19 +86,12 @@ def _either(warmup: int) -> Channel:
         (gradient, momentum), error = update, memory.client
         warm = round.number < warmup
 
-        def either(first, second):
-            return jax.tree.map(lambda a, b: jnp.where(warm, a, b), first, second)
-
         corrected = jax.tree.map(jnp.add, momentum, error)
-        vector = trees.ravel(corrected)
-        short = codes.of_compressor(sign, keys.own, vector, corrected)
-        signs = sign.apply(keys.own, vector)
-        signs, d = trees.unraveler(corrected)(signs), trees.size(gradient)
-        bits = Chosen(warm, (sign.bits(d), FLOAT_BITS * d))
-        both = short, codes.of_floats(gradient)
-        mean = yield Coded(either(gradient, signs), bits, both)
-        signs = round.counted(signs)
-        left = either(error, jax.tree.map(jnp.subtract, corrected, signs))
+        short = coded(sign, keys.own, corrected)
+        mean = yield whole_or(warm, gradient, short)
+        signs = round.counted(short.value)
+        left = jax.tree.map(jnp.subtract, corrected, signs)
+        left = jax.tree.map(lambda a, b: jnp.where(warm, a, b), error, left)
         return Delivery(mean, signs), Memory(client=trees.if_finite(left, error))
 
     return Channel(talk, init)

@@ -1,1 +1,1 @@
-"""Audits: attacks on messages and models, and tests of privacy claims."""
+"""Audits of privacy claims, attacks on messages, and Hessian spectra of runs."""

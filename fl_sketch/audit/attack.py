@@ -18,8 +18,7 @@ from ml_collections import ConfigDict
 
 from fl_sketch import engine
 from fl_sketch.algorithms import catalog
-from fl_sketch.audit import gradient_inversion as inversion
-from fl_sketch.audit import likeness, posterior
+from fl_sketch.audit import inversion
 from fl_sketch.channels import player
 from fl_sketch.config import parse, privacy
 from fl_sketch.core import trees, validate
@@ -126,29 +125,24 @@ class Problem(NamedTuple):
         local step through the rate, the steps and the sketch of the round's `keys`. The
         effect of one step's noise on later gradients is ignored, so it is exact for one
         step, and to first order in the rate for several.
-
-        Raises:
-          ValueError: for noise that goes through a compressor.
         """
         config, guarantee = self.setup.config, self.setup.guarantee
         z = guarantee.noise_multiplier if guarantee else 0.0
         scale, params = z * config.privacy.threshold, self.server.params
-        local = privacy.protection_of(config).local
-        if local:
-            batch = self.images.shape[1] // self.clients
-            drawn = config.client.steps * self.clients
-            scale *= config.client.rate / batch * math.sqrt(drawn)
         uplink, zeros = self.noiseless.uplink, jax.tree.map(jnp.zeros_like, params)
         arguments = zeros, uplink.init(params), keys, Round(self.server.round)
         sent = player.play(uplink, arguments).sent
-        if not (scale and (local or config.privacy.form == "update")):
+        if not (scale and privacy.protection_of(config).local):
             message = jax.eval_shape(lambda: player.message(sent))
             return jnp.full(trees.size(message), scale)
         if isinstance(sent, Coded):
             msg = "Expected a linear channel with this noise, got a compressor."
             raise ValueError(msg)
+        batch = self.images.shape[1] // self.clients
+        drawn = config.client.steps * self.clients
         value, linear = player.parts(sent)
-        return scale * posterior.row_norms(linear, value)
+        scale *= config.client.rate / batch * math.sqrt(drawn)
+        return scale * inversion.row_norms(linear, value)
 
     def _sum_of_messages(self, algorithm: Algorithm, keys: Keys, labels):
         steps = self.setup.config.client.steps
@@ -187,18 +181,11 @@ def problem_of(
     batch: int = 1,
     clients: int = 1,
 ) -> Problem:
-    """Returns a config with the first of its test images split among clients.
-
-    Args:
-      images: the number of images, a multiple of `batch` times `clients`.
-    """
+    """Returns a config with the first of its test images split among clients."""
     validate.at_least_one(images=images, batch=batch, clients=clients)
     if images % (batch * clients):
         msg = f"Expected images to be a multiple of batch={batch} times "
         raise ValueError(msg + f"clients={clients}, got images={images}.")
-    if config.privacy.watch:
-        msg = "config.privacy: Expected watch=False to attack messages, got watch=True."
-        raise ValueError(msg)
     setup = prepare(config, data_dir)
     test = setup.splits.test
     if test.inputs.ndim != 4:
@@ -221,15 +208,8 @@ def problem_of(
 
 
 def run(config: ConfigDict, attack: Attack, data_dir: str | None = None) -> Result:
-    """Returns the result of an attack on a config.
-
-    Raises:
-      ValueError: for an attack that is impossible, or proves nothing of this config.
-    """
+    """Returns the result of an attack on a config."""
     validate.at_least_one(steps=attack.steps)
-    validate.one_of(inversion.OPTIMIZERS, optimizer=attack.optimizer)
-    validate.one_of(LABELS, labels=attack.labels)
-    validate.one_of(PRIORS, prior=attack.prior)
     validate.in_range(LEAST_RATE, math.inf, rate=attack.rate)
     validate.in_range(0, math.inf, smoothness=attack.smoothness)
     if attack.smoothness and attack.prior != "none":
@@ -252,16 +232,16 @@ def run(config: ConfigDict, attack: Attack, data_dir: str | None = None) -> Resu
     found = np.asarray(best.inputs)
     if found.shape[1] > 1:  # the order within a batch is unknown
         pairs = zip(problem.images, found, strict=True)
-        found = np.stack([own[likeness.assignment(true, own)] for true, own in pairs])
+        found = np.stack([own[inversion.assignment(true, own)] for true, own in pairs])
     true = problem.images.reshape(-1, *problem.images.shape[2:])
     found = found.reshape(true.shape)
     mean, guarantee = train.mean(0), problem.setup.guarantee
-    measures = {"psnr": likeness.psnr, "ssim": likeness.ssim, "mse": likeness.mse}
+    measures = {"psnr": inversion.psnr, "ssim": inversion.ssim, "mse": inversion.mse}
     return Result(
         true=true,
         found=np.clip(found, 0, 1),
         mismatch=np.asarray(best.mismatch),
-        baseline_psnr=np.array([likeness.psnr(image, mean) for image in true]),
+        baseline_psnr=np.array([inversion.psnr(image, mean) for image in true]),
         epsilon=guarantee and guarantee.epsilon(1),
         **{n: np.array([*map(of, true, found)]) for n, of in measures.items()},
     )
@@ -271,8 +251,7 @@ def reconstruct(problem: Problem, attack: Attack, train: np.ndarray) -> inversio
     """Returns the best inputs of every attack; `train` are the images of a prior."""
     classes, shape = problem.setup.splits.classes, problem.images.shape[1:]
     how = {"optimizer": attack.optimizer, "steps": attack.steps, "rate": attack.rate}
-    prior = posterior.prior_of(train) if attack.prior == "gaussian" else None
-    starts = posterior.starts if prior else inversion.starts
+    prior = inversion.prior_of(train) if attack.prior == "gaussian" else None
 
     def one(images, targets, number):
         seen = problem.seen(images, problem.keys(number), targets)
@@ -283,10 +262,10 @@ def reconstruct(problem: Problem, attack: Attack, train: np.ndarray) -> inversio
             view, weight = problem.view(keys, labels), attack.smoothness
             if prior is None or noise is None:
                 return inversion.invert(view, seen, start, smoothness=weight, **how)
-            return posterior.most_probable(view, seen, noise, prior, start, **how)
+            return inversion.most_probable(view, seen, noise, prior, start, **how)
 
-        begin = starts(jax.random.fold_in(problem.attacker, number), shape, 1)
-        labels = targets[None]
+        own = jax.random.fold_in(problem.attacker, number)
+        begin, labels = inversion.starts(own, shape, prior), targets[None]
         if attack.labels == "tried":
             labels = jnp.arange(classes, dtype=targets.dtype)[:, None]
         tries = [jnp.repeat(begin, len(labels), 0), jnp.tile(labels, (len(begin), 1))]

@@ -54,11 +54,6 @@ def draw_curves(
 
     A row of panels for each prior has a line for each attack and each setting of all
     other keys, with the interval of the mean, and a dashed one for each baseline.
-
-    Args:
-      rows: in each row the keys of a setting and its numbers, as in `attack.row`.
-      path: the path of the picture, whose folder has the name of the attack.
-      beside: rows of other attacks, made by `rows_of`.
     """
     from matplotlib.figure import Figure
 

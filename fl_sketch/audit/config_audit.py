@@ -11,31 +11,28 @@ from collections.abc import Iterator
 from typing import Annotated, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from fl_sketch import engine, models
+from fl_sketch import engine
 from fl_sketch.audit import canaries, game, one_run
 from fl_sketch.audit.canaries import Neighbours
 from fl_sketch.audit.game import Found
-from fl_sketch.config import arguments, build, cohorts, parse, privacy
+from fl_sketch.config import cohorts, parse, privacy
 from fl_sketch.config.guarantee import claimed
 from fl_sketch.core import validate
 from fl_sketch.core.constants import jitted
 from fl_sketch.core.keys import Purpose, apart
 from fl_sketch.core.mappings import flat
 from fl_sketch.core.protocols import Algorithm, Roots
-from fl_sketch.privacy import accounting, plans, tails
+from fl_sketch.privacy import accounting
+from fl_sketch.privacy.accounting import Plan
 from fl_sketch.privacy.guarantee import Guarantee
-from fl_sketch.privacy.plans import Plan
 from fl_sketch.run.setup import Setup, prepare
 from fl_sketch.workdir import secrets
 
-SURE = 5.0  # standard errors: as good as no honest noise is so far off
 GUESSES = 10  # of so many canaries, one is guessed to be in, and one to be out
-UPDATE, SKETCHED = 8, 2.0  # entries of an update that is bounded before its sketch
 
 
 class Audit(NamedTuple):
@@ -53,62 +50,36 @@ class Audit(NamedTuple):
     confidence: Annotated[float, "Confidence of each lower bound."] = 0.95
 
 
-class Noise(NamedTuple):
-    """The variance of the noise on sums of integers, over the one that was counted."""
-
-    share: float
-    margin: float  # by which the share is uncertain
-    samples: int
-
-    @property
-    def broken(self) -> bool:
-        """Whether there is shown to be less noise than was counted."""
-        return self.share + self.margin < 1
-
-    @property
-    def what(self) -> str:
-        """The result in words."""
-        return (
-            f"noise: {self.share:.4f} +- {self.margin:.4f} of the variance that was "
-            f"counted, in {self.samples} numbers"
-        )
-
-
 def check(audit: Audit) -> None:
     """Raises a ValueError for an impossible `audit`."""
     validate.at_least_one(trials=audit.trials, rounds=audit.rounds)
     if 0 != audit.canaries < 2 * GUESSES:
         msg = f"Expected canaries to be 0 or at least {2 * GUESSES}, got "
         raise ValueError(msg + f"canaries={audit.canaries}.")
-    plans.between(0, 1, confidence=audit.confidence)
+    accounting.between(0, 1, confidence=audit.confidence)
 
 
 def run(
     config: ConfigDict, audit: Audit, data_dir: str | None = None
-) -> Iterator[Found | Noise | str]:
-    """Yields the result of each attack, or a line with the reason why there is none.
-
-    Raises:
-      ValueError: for a config that claims nothing.
-    """
+) -> Iterator[Found | str]:
+    """Yields the result of each attack, or a line with the reason why there is none."""
     check(audit)
     setup = prepare(config, data_dir)
-    guarantee = claimed(setup.config, setup.guarantee)
+    if claimed(setup.config, setup.guarantee).unit != "client":
+        msg = "config.privacy: Expected unit=client to audit, got unit=example."
+        raise ValueError(msg)
     yield play(setup, audit)
-    if guarantee.plan.integers:
-        yield noise(setup, audit)
     if not audit.canaries:
         return
-    why = ""
-    if guarantee.unit == "example":
-        why = "canaries are clients, and unit=example does not protect clients"
-    elif not exchanged(setup).of_updates:
-        why = (
-            f"the server of algorithm={setup.config.algorithm} receives no updates in "
+    algorithm = algorithm_of(setup.config, setup)
+    if one_run.hears_updates(algorithm, setup.params, setup.batches):
+        yield with_canaries(setup, audit)
+    else:
+        yield (
+            "the run with canaries is left out: the server of algorithm="
+            f"{setup.config.algorithm} receives no updates in which it could look for "
+            "canaries"
         )
-        why += "which it could look for canaries"
-    left_out = f"the run with canaries is left out: {why}"
-    yield left_out if why else with_canaries(setup, audit)
 
 
 def play(setup: Setup, audit: Audit) -> Found:
@@ -117,12 +88,11 @@ def play(setup: Setup, audit: Audit) -> Found:
     It has the exchanges that the engine makes, whatever the claim says of them.
     """
     guarantee, config = claimed(setup.config, setup.guarantee), setup.config
-    local = privacy.protection_of(config).local
     plan = canaries.few(guarantee.plan)._replace(steps=audit.rounds)
     near = canaries.neighbours(plan.sampling, plan.relation)
-    observe, plan = (among_examples if local else among_clients)(setup, plan, near)
+    observe, plan = among_clients(setup, plan, near)
     what = (
-        f"game: {_count(plan.steps, 'step' if local else 'round')}, "
+        f"game: {_count(plan.steps, 'round')}, "
         f"{_count(plan.releases, 'release')} each, {plan.sampling} {plan.sample:.4g} "
         f"of {plan.population}, {plan.relation}"
     )
@@ -135,52 +105,13 @@ def play(setup: Setup, audit: Audit) -> Found:
         trials=audit.trials,
         key=roots_of(config, 0),
         rate=plan.rate,
-        mirrored=near.mirrored,
-        remainders=remainders(plan),
         confidence=audit.confidence,
         what=what,
     )
 
 
-def noise(setup: Setup, audit: Audit) -> Noise:
-    """Returns how large the noise is on sums of integers, in a game of empty messages.
-
-    A game finds only what an attacker can use, and the epsilon of one that is a little
-    too small hardly differs.
-    """
-    guarantee = claimed(setup.config, setup.guarantee)
-    plan = canaries.few(guarantee.plan)._replace(steps=audit.rounds)
-    near = canaries.neighbours(plan.sampling, plan.relation)
-    observe, plan = among_clients(setup, plan, near, silent=True)
-    assert plan.integers is not None
-    every = range(2 * canaries.NUMBERS * plan.releases)
-    entries = [n for n in every if n not in remainders(plan)]
-    clients = plan.sample / plan.integers.draws if plan.integers.smallest else 1.0
-    few = scaled(setup.config, plan.population, plan.sample)
-    scale = parse.numbers_of(few)["privacy.threshold"] / privacy.expected(few)
-    scale *= guarantee.noise_multiplier * math.sqrt(clients)
-
-    @jitted
-    def squares(roots, number):
-        keys = jax.tree.map(lambda root: jax.random.fold_in(root, number), roots)
-        keys = jax.tree.map(lambda root: jax.random.split(root, game.BLOCK), keys)
-        seen = jax.vmap(lambda own: observe(own, jnp.float32(1)))(keys)
-        return jnp.mean((seen[:, :, jnp.array(entries)] / scale) ** 2)
-
-    each = game.BLOCK * plan.steps * len(entries)
-    blocks = -(-audit.trials // each)
-    roots = roots_of(setup.config, 0)
-    found = np.mean([squares(roots, jnp.uint32(block)) for block in range(blocks)])
-    margin = SURE * math.sqrt(2 / (blocks * each))
-    return Noise(float(found), margin, blocks * each)
-
-
 def with_canaries(setup: Setup, audit: Audit) -> Found:
-    """Returns the result of the run with canaries.
-
-    Raises:
-      ArithmeticError: for scores that are not finite.
-    """
+    """Returns the result of the run with canaries."""
     begin, config, count = time.perf_counter(), setup.config, audit.canaries
     guarantee, rounds = claimed(config, setup.guarantee), setup.last
     people, poisson = config.data.clients + count, guarantee.plan.sampling == "poisson"
@@ -214,8 +145,7 @@ def with_canaries(setup: Setup, audit: Audit) -> Found:
         steps=rounds,
         population=people,
         sample=size,
-        shares=size if guarantee.plan.shares > 1 else 1,
-        cut=tails.cut_chance(people, size) if poisson else 0.0,
+        cut=accounting.cut_chance(people, size) if poisson else 0.0,
     )
     data = setup.resident(config.seed)
     attacker = apart(jax.random.key(config.seed), Purpose.AUDIT)
@@ -244,107 +174,37 @@ def with_canaries(setup: Setup, audit: Audit) -> Found:
     )
 
 
-def among_clients(setup: Setup, plan: Plan, near: Neighbours, *, silent: bool = False):
+def among_clients(setup: Setup, plan: Plan, near: Neighbours):
     """Returns what an attacker sees of a game among clients, and its plan.
 
-    Clients that are `silent` send zeros. Noise on counts is as large as in the config.
-    The rate of an adaptive threshold is scaled, since the count of a smaller cohort has
-    relatively more noise.
+    The noise on an adaptive threshold's count is as large as in the config. The rate of
+    its steps is scaled, since the count of a smaller cohort has relatively more noise.
     """
-    config, exchanges = setup.config, exchanged(setup).exchanges
-    numbers, few = (
-        parse.numbers_of(config),
-        scaled(config, plan.population, plan.sample),
-    )
-    size = privacy.expected(config)
+    config, exchanges = setup.config, len(setup.talk.sent)
+    few, size = scaled(config, plan.population, plan.sample), privacy.expected(config)
     few.privacy.quantile_rate *= privacy.expected(few) / size
     few.privacy.quantile_noise = config.privacy.quantile_noise or size / 20
-    few.privacy.watch_noise = config.privacy.watch_noise or size / 20
-    z = claimed(config, setup.guarantee).noise_multiplier
-    like, options, read = canaries.NUMBERS, {}, {}
-    width, limit = canaries.NUMBERS, numbers["privacy.threshold"]
-    if config.privacy.form == "update":
-        few.sketch.update({"compression": SKETCHED, "numbers": 0, "rows": 1})
-        few.client.clip = 0.0
-        like = UPDATE
-        op = arguments.sketch_of(few, like)
-        options["spread"], read["read"] = canaries.before_a_sketch(op, like)
+    numbers = parse.numbers_of(config)
     local = canaries.shouting(
-        near,
-        exchanges=exchanges,
-        limit=0.0 if silent else limit,
-        watched=build.WATCHED if config.privacy.watch else (),
-        **options,
+        near, exchanges=exchanges, limit=numbers["privacy.threshold"]
     )
-    bare = Algorithm(local, canaries.exchanges(exchanges), optax.sgd(1.0))
-    guarded = privacy.guarded(few, bare, z, numbers, like)
-    assert (mechanism := guarded.mechanism) is not None
-    if mechanism.integers:
-        width, read["read"] = 2 * width, canaries.with_remainders(mechanism, limit)
+    bare = Algorithm(local, canaries.recorded(exchanges, 1), optax.sgd(1.0))
+    z = claimed(config, setup.guarantee).noise_multiplier
+    mechanism = privacy.guarded(few, bare, z, numbers, canaries.NUMBERS).mechanism
+    assert mechanism is not None
     observe = canaries.observer(
-        guarded.local,
-        guarded.uplink,
+        local,
         mechanism,
-        canaries.sampler(plan.sampling, plan.population, plan.sample),
+        _sampler(plan),
         away=near.away,
         population=plan.population,
         rounds=plan.steps,
-        shape=(exchanges, width),
-        **read,
+        exchanges=exchanges,
     )
     lengths = (canaries.NUMBERS,) * exchanges
     return observe, plan._replace(
-        coordinates=(mechanism.drawn or sum(lengths)) + mechanism.extra,
-        shares=int(plan.sample) if plan.shares > 1 else 1,
+        coordinates=sum(lengths) + mechanism.extra,
         integers=mechanism.integers and mechanism.integers.of(lengths),
-    )
-
-
-def among_examples(setup: Setup, plan: Plan, near: Neighbours):
-    """Returns what an attacker sees of a game among examples, and its plan.
-
-    A round has one step, so that the attacker sees every noisy sum.
-    """
-    config = setup.config
-    numbers, few = parse.numbers_of(config), scaled(config, 1, 1)
-    z = claimed(config, setup.guarantee).noise_multiplier
-    few.client.update({"steps": 1, "batch": int(plan.sample)})
-    few.sketch.update({"operator": "identity", "compression": 1.0, "numbers": 0})
-    few.sketch.update({"rows": 1, "layout": "whole"})
-    few.compressor.compression = 1.0
-    # Its gradient is the mean of the inputs.
-    linear = models.Loss(
-        init=lambda key, inputs: jnp.zeros(canaries.NUMBERS),
-        value=lambda params, inputs, targets: jnp.mean(inputs @ params),
-        metrics=lambda *_: {},
-    )
-    algorithm = build.algorithm_of(few, linear, canaries.NUMBERS, numbers, z)
-    observe = canaries.observer(
-        canaries.one_example_each(algorithm.local),
-        canaries.exchanges(1),
-        None,
-        engine.everyone(1),
-        away=False,  # without its example, a batch has one of zeros
-        population=1,
-        rounds=plan.steps,
-        data_of=canaries.examples(near, plan.population, numbers["privacy.threshold"]),
-        fetch=parse.fetch_of(few.client),
-    )
-    return observe, plan._replace(coordinates=canaries.NUMBERS)
-
-
-def remainders(plan: Plan) -> tuple[int, ...]:
-    """Returns which numbers of a round are remainders of integers, if any are."""
-    if not plan.integers:
-        return ()
-    size = 2 * canaries.NUMBERS  # a message, and then its remainders
-    return tuple(n for n in range(size * plan.releases) if n % size >= size // 2)
-
-
-def exchanged(setup: Setup) -> one_run.Talk:
-    """Returns what clients and server exchange in a round of the setup."""
-    return one_run.listen(
-        algorithm_of(setup.config, setup), setup.params, setup.batches
     )
 
 
@@ -373,10 +233,18 @@ def roots_of(config: ConfigDict, number: int) -> Roots:
     return jax.tree.map(lambda key: jax.random.fold_in(key, number), both)
 
 
+def _sampler(plan: Plan):
+    if plan.sampling == "everyone":
+        return engine.everyone(plan.population)
+    if plan.sampling == "fixed":
+        return engine.fixed_size(plan.population, int(plan.sample))
+    return engine.poisson(plan.population, plan.sample)
+
+
 def _claim(guarantee: Guarantee, plan: Plan, delta: float) -> float:
     """Returns the epsilon at `delta` that `guarantee` would claim of `plan`."""
     z, name = guarantee.noise_multiplier, guarantee.accountant
-    return float(accounting.spent(plan, z, delta=delta, accountant=name))
+    return accounting.epsilon(plan, z, delta=delta, accountant=name)
 
 
 def _count(count: int, noun: str) -> str:

@@ -7,34 +7,23 @@ frequencies of right and wrong guesses bound epsilon from below (Clopper-Pearson
 bound above the claim proves that the claim is wrong; one below it proves nothing.
 
 A plan claims an epsilon for every delta. At a small delta only rare outputs exceed a
-false claim, which takes very many runs to see. At a larger delta of the same plan the
-outputs are common. So the game is judged at the delta where the attacker does best. A
-claim that is broken there shows that the mechanism is not what the accountant counted,
-and leaves the plan's claims at other deltas without a proof.
+false claim, at a larger one common outputs do. So the game is judged at the delta where
+the attacker does best. A claim that is broken there shows that the mechanism is not
+what the accountant counted.
 
-There are two scores, and a third of remainders. The linear one weighs the releases by
-the inverse of their covariance: if several releases share noise, it finds the
-combination without noise. The other is the likelihood ratio of Gaussian releases in
-which the canary takes part by chance. The third is for sums of integers, whose
-remainders must be uniform in both worlds: the likelihood ratio by how often each was
-seen. The one that does best on runs that are not counted is used.
-
->>> import numpy as np
->>> rng = np.random.default_rng(0)
->>> absent, present = rng.normal(size=(2, 4000))
->>> lower_bound(absent, present, delta=0.1)  # the worlds are the same
-0.0
->>> 2 < lower_bound(absent, present + 2, delta=0.1) < 3.81  # the truth
-True
+There are two scores. The linear one is Fisher's discriminant: it weighs the releases by
+the inverse of their covariance, and if several share noise, it finds the combination
+without noise. The other is the likelihood ratio of Gaussian releases in which the
+canary takes part by chance.
 
 Reference: Nasr et al. (2023), Tight Auditing of Differentially Private Machine
-Learning, which also looks at the whole trade-off between both errors.
+Learning.
 """
 
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent import futures
 from typing import NamedTuple
 
@@ -60,48 +49,21 @@ LEAST_CLAIM = 0.1  # at the deltas where the game is judged, over that at its ow
 
 
 class Found(NamedTuple):
-    """What an audit proves.
+    """What an audit proves."""
 
-    Attributes:
-      what: what was audited, in words.
-      claimed_epsilon: the claim at `delta`.
-      delta: the delta at which it is compared.
-      found_epsilon: a lower bound on the true epsilon there, with this confidence.
-      confidence: the confidence in the bound.
-      trials: the number of runs of each world, or of canaries.
-      most_epsilon: the largest bound that so many trials could prove.
-      seconds: the time that it took.
-    """
-
-    what: str
-    claimed_epsilon: float
+    what: str  # was audited, in words
+    claimed_epsilon: float  # at `delta`
     delta: float
-    found_epsilon: float
+    found_epsilon: float  # a lower bound on the true one there
     confidence: float
-    trials: int
-    most_epsilon: float
+    trials: int  # runs of each world, or canaries
+    most_epsilon: float  # that so many trials could prove
     seconds: float
 
     @property
     def broken(self) -> bool:
         """Whether the claim is shown to be wrong."""
         return self.found_epsilon > self.claimed_epsilon
-
-
-class Event(NamedTuple):
-    """The event sign score > threshold, which is likely in one world only.
-
-    Attributes:
-      score: the number of the score, from zero.
-      sign: 1 or -1.
-      threshold: the threshold, after the sign.
-      swapped: whether it is likely in the world without the canary.
-    """
-
-    score: int
-    sign: int
-    threshold: float
-    swapped: bool
 
 
 def play(
@@ -112,29 +74,13 @@ def play(
     trials: int,
     key: Key | Roots,
     rate: float = 1.0,
-    mirrored: bool = False,
-    remainders: Sequence[int] = (),
     confidence: float = 0.95,
     what: str = "game",
 ) -> Found:
     """Returns how well an attacker distinguishes two worlds.
 
-    Args:
-      observe: all that a run releases.
-      claim: delta -> the epsilon that is claimed of a run at this delta.
-      delta: the smallest delta of the claim.
-      trials: the number of runs of each world, rounded up to a multiple of `MULTIPLE`.
-      key: the key of all runs, each of which gets its own.
-      rate: the probability that the canary takes part in a round.
-      mirrored: whether the world without the canary has its mirror image, with the same
-        probability, and not the same participants in every round.
-      remainders: which of the numbers of a round are remainders, small integers.
-      confidence: the confidence in the bound.
-      what: the game in words, for the result.
-
-    Raises:
-      ValueError: for impossible probabilities, or no trial.
-      ArithmeticError: for releases that are not finite.
+    The `claim` has the epsilon of every delta, of which `delta` is the smallest; `rate`
+    is the probability that the canary takes part in a round.
     """
     begin = time.perf_counter()
     validate.at_least_one(trials=trials)
@@ -152,45 +98,34 @@ def play(
 
     learn, choose, count = PARTS
     absent, present = worlds(0, learn)
-    scores_of = _attacker(absent, present, remainders, rate=rate, mirrored=mirrored)
-    deltas, claims = _claims(claim, delta)
+    scores_of = _attacker(absent, present, rate)
+    every = [delta]
+    while every[-1] < 0.1:
+        every.append(every[-1] * 10**0.5)
+    deltas, claims = np.array(every), np.array([claim(one) for one in every])
+    kept = claims >= LEAST_CLAIM * claims[0]  # others are too small to be of interest
+    deltas, claims = deltas[kept], claims[kept]
     pilot = worlds(learn, choose, scores_of)
-    event, judged = _best(pilot, deltas, claims)
-    counted = worlds(learn + choose, count, scores_of)
-    size, at = len(counted[0]), deltas[judged]
+    score, sign, threshold, swapped, judged = _best(pilot, deltas, claims)
+    counted, at = worlds(learn + choose, count, scores_of), float(deltas[judged])
+    scores = [sign * world[:, score] for world in counted]
+    likely_first = scores if swapped else scores[::-1]
+    hits = [np.sum(world > threshold) for world in likely_first]
+    sizes = len(counted[0]), len(counted[1])
     return Found(
         what,
         float(claims[judged]),
-        float(at),
-        _bound(counted, event, at, confidence),
+        at,
+        _log_ratio(hits, sizes, at, confidence).item(),
         confidence,
         blocks * MULTIPLE,
-        _log_ratio((size, 0), (size, size), at, confidence).item(),
+        _log_ratio((sizes[0], 0), sizes, at, confidence).item(),
         time.perf_counter() - begin,
     )
 
 
-def lower_bound(
-    absent: np.ndarray, present: np.ndarray, *, delta: float, confidence: float = 0.95
-) -> float:
-    """Returns a lower bound on epsilon from the scores of runs in two worlds.
-
-    (epsilon, delta) privacy means P(A | one) <= e^epsilon P(A | other) + delta for
-    every event A, both ways. The event, a score beyond a threshold, is chosen on the
-    first half of the runs and counted on the second.
-    """
-    validate.in_range(0, 1, delta=delta, confidence=confidence)
-    halves = [np.array_split(scores[:, None], 2) for scores in (absent, present)]
-    first, second = zip(*halves, strict=True)
-    event, _ = _best(first, np.array([delta]), np.ones(1))
-    return _bound(second, event, delta, confidence)
-
-
 def clopper_pearson(hits, count, alpha: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns one-sided bounds on the probability of `hits` in `count` trials.
-
-    Each of the two is wrong with probability `alpha`.
-    """
+    """Returns bounds on a probability, each of which is wrong with one of `alpha`."""
     from scipy import stats  # takes half a second to import
 
     hits, count = np.asarray(hits, float), np.asarray(count, float)
@@ -227,62 +162,13 @@ def _keys_of_block(key: Key, number: jax.Array, present: jax.Array) -> Key:
 
 
 def _attacker(
-    absent: np.ndarray,
-    present: np.ndarray,
-    remainders: Sequence[int],
-    *,
-    rate: float,
-    mirrored: bool,
+    absent: np.ndarray, present: np.ndarray, rate: float
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns `(releases [runs, rounds, numbers]) -> scores [runs, 2 or 3]`."""
-    low = [*remainders]
-    plain = np.setdiff1d(np.arange(absent.shape[2]), low)
-    numbers = (absent[:, :, plain], present[:, :, plain])
-    by_size = _by_size(*numbers, rate=rate, mirrored=mirrored)
-    if not low:
-        return by_size
-    by_remainder = _by_remainder(absent[:, :, low], present[:, :, low])
-
-    def scores_of(releases):
-        others = by_remainder(releases[:, :, low])[:, None]
-        return np.concatenate([by_size(releases[:, :, plain]), others], axis=1)
-
-    return scores_of
-
-
-def _by_remainder(
-    absent: np.ndarray, present: np.ndarray
-) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns `(remainders) -> scores [runs]`, sums over rounds and numbers.
-
-    A score is the logarithm of how often such a remainder was in one world over the
-    other.
-    """
-    most = int(max(absent.max(), present.max())) + 1
-    worlds = [
-        np.stack([np.mean(world == value, axis=0) for value in range(most)])
-        for world in (absent, present)
-    ]
-    fewest = 1 / len(absent)
-    log_ratio = np.log((worlds[1] + fewest) / (worlds[0] + fewest))
-    at = np.indices(absent.shape[1:])
-
-    def scores_of(remainders):
-        seen = np.minimum(remainders.astype(int), most - 1)
-        return log_ratio[seen, at[0], at[1]].sum(axis=(1, 2))
-
-    return scores_of
-
-
-def _by_size(
-    absent: np.ndarray, present: np.ndarray, *, rate: float, mirrored: bool
-) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns `(releases) -> scores [runs, 2]`.
+    """Returns `(releases [runs, rounds, numbers]) -> scores [runs, 2]`.
 
     The first score is the linear one. The second is a sum over rounds. A round with
     releases y of covariance S, moved by m if the canary takes part, adds `log(1 - q + q
-    exp(<m, y>_S - |m|_S^2 / 2))`. If the other world has the mirror image, the same of
-    -m is subtracted.
+    exp(<m, y>_S - |m|_S^2 / 2))`.
     """
     absent, present = absent.astype(np.float64), present.astype(np.float64)
     runs, rounds, _ = absent.shape
@@ -290,31 +176,20 @@ def _by_size(
     apart = present.mean(0) - absent.mean(0)
     flat = [(world - world.mean(0)).reshape(runs, -1) for world in (absent, present)]
     linear = _solved(np.concatenate(flat), apart.ravel()).reshape(apart.shape)
-    origin = centre if mirrored else absent.mean(0)
-    shift = apart / rate / (2 if mirrored else 1)
-    still = absent - absent.mean(0)
+    origin, shift = absent.mean(0), apart / rate
+    still = absent - origin
     weights = np.stack([_solved(still[:, t], shift[t]) for t in range(rounds)])
     lengths = np.sum(weights * shift, axis=1)
-    if mirrored:  # the other world also moves by chance
-        moved = rate * (1 - rate) * lengths
-        weights /= np.maximum(1 - moved, 0.05)[:, None]
-        lengths = np.sum(weights * shift, axis=1)
 
     def scores_of(releases):
         straight = np.einsum("nrf,rf->n", releases - centre, linear)
         along = np.einsum("nrf,rf->nr", releases - origin, weights)
-        ratio = _mixture(along - lengths / 2, rate)
-        if mirrored:
-            ratio -= _mixture(-along - lengths / 2, rate)
+        ratio = along - lengths / 2
+        if rate < 1:
+            ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + ratio)
         return np.stack([straight, ratio.sum(axis=1)], axis=1)
 
     return scores_of
-
-
-def _mixture(log_ratio: np.ndarray, rate: float) -> np.ndarray:
-    if rate >= 1:
-        return log_ratio
-    return np.logaddexp(math.log1p(-rate), math.log(rate) + log_ratio)
 
 
 def _solved(centred: np.ndarray, vector: np.ndarray) -> np.ndarray:
@@ -326,31 +201,19 @@ def _solved(centred: np.ndarray, vector: np.ndarray) -> np.ndarray:
     return np.linalg.solve(ridged, vector / scale) / scale
 
 
-def _claims(
-    claim: Callable[[float], float], delta: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the deltas at which the game may be judged, and what is claimed there.
-
-    They grow from the smallest as long as the claim is not too small to be of interest.
-    """
-    deltas, claims = [delta], [claim(delta)]
-    while deltas[-1] < 0.1:
-        deltas.append(deltas[-1] * 10**0.5)
-        claims.append(claim(deltas[-1]))
-    kept = np.array(claims) >= LEAST_CLAIM * claims[0]
-    return np.array(deltas)[kept], np.array(claims)[kept]
-
-
-def _best(scores, deltas: np.ndarray, claims: np.ndarray) -> tuple[Event, int]:
+def _best(scores, deltas: np.ndarray, claims: np.ndarray):
     """Returns the event and the number of the delta with the largest bound over claim.
 
-    Thresholds are scores of all ranks, the largest included, since outputs of one world
-    alone give it away.
+    An event is (number of a score, sign, threshold, swapped): sign times the score is
+    above the threshold, which is likely in one world only; `swapped`: in the one
+    without the canary. Thresholds are scores of all ranks, the largest included, since
+    outputs of one world alone give it away.
     """
     candidates = []
+    ranks = np.unique(np.geomspace(1, len(scores[0]), RANKS).astype(int))
     for number, sign in itertools.product(range(scores[0].shape[1]), (1, -1)):
         worlds = [np.sort(sign * world[:, number]) for world in scores]
-        thresholds = np.concatenate([_ranked(world) for world in worlds])
+        thresholds = np.concatenate([world[-ranks] for world in worlds])
         hits = [w.size - np.searchsorted(w, thresholds, side="right") for w in worlds]
         sizes = [world.size for world in worlds]
         for swapped in (False, True):
@@ -358,27 +221,17 @@ def _best(scores, deltas: np.ndarray, claims: np.ndarray) -> tuple[Event, int]:
             bounds = _log_ratio(hits[order], sizes[order], deltas[:, None], CHOICE)
             over = bounds / np.maximum(claims[:, None], 1e-9)
             judged, at = np.unravel_index(np.argmax(over), over.shape)
-            event = Event(number, sign, float(thresholds[at]), swapped)
-            candidates.append((over[judged, at], event, int(judged)))
-    _, event, judged = max(candidates, key=lambda candidate: candidate[0])
-    return event, judged
-
-
-def _ranked(ascending: np.ndarray) -> np.ndarray:
-    ranks = np.unique(np.geomspace(1, ascending.size, RANKS).astype(int))
-    return ascending[-ranks]
-
-
-def _bound(scores, event: Event, delta: float, confidence: float) -> float:
-    worlds = [event.sign * world[:, event.score] for world in scores]
-    likely_first = worlds if event.swapped else worlds[::-1]
-    hits = [np.sum(world > event.threshold) for world in likely_first]
-    sizes = [world.size for world in likely_first]
-    return _log_ratio(hits, sizes, delta, confidence).item()
+            event = number, sign, float(thresholds[at]), swapped, int(judged)
+            candidates.append((over[judged, at], event))
+    return max(candidates, key=lambda candidate: candidate[0])[1]
 
 
 def _log_ratio(hits, sizes, delta, confidence: float) -> np.ndarray:
-    """Returns the bound that hits in two worlds prove, the likely world first; or 0."""
+    """Returns the bound that hits in two worlds prove, the likely world first; or 0.
+
+    (epsilon, delta) privacy means P(A | one) <= e^epsilon P(A | other) + delta for
+    every event A, both ways.
+    """
     alpha = (1 - confidence) / 2  # both sides may fail
     low = clopper_pearson(hits[0], sizes[0], alpha)[0] - delta
     high = clopper_pearson(hits[1], sizes[1], alpha)[1]

@@ -33,7 +33,7 @@ from fl_sketch import engine
 from fl_sketch.channels import player
 from fl_sketch.core import trees, validate
 from fl_sketch.core.keys import round_keys
-from fl_sketch.core.protocols import Algorithm, Key, Local, Memory, Round, Tree
+from fl_sketch.core.protocols import Algorithm, Key, Memory, Round, Tree
 from fl_sketch.engine.cohort import Cohort, Sampler
 
 LOUD = 1e6  # every number of a canary's update
@@ -42,21 +42,13 @@ AT_ONCE = 16  # canaries whose directions are in memory at the same time
 
 
 class Canaries(NamedTuple):
-    """Artificial clients, with numbers from `first` on.
+    """Artificial clients, with numbers from `first` on."""
 
-    Attributes:
-      first: the number of the first, and of true clients.
-      count: the number of canaries.
-      coins: 1.0 or -1.0, float32 [count].
-      away: whether those with -1.0 do not take part, rather than push down.
-      key: the key of their directions.
-    """
-
-    first: int
+    first: int  # also the number of true clients
     count: int
-    coins: jax.Array
-    away: bool
-    key: Key
+    coins: jax.Array  # 1.0 or -1.0
+    away: bool  # those with -1.0 do not take part, rather than push down
+    key: Key  # of their directions
 
     def direction(self, number: jax.Array, like: Tree) -> Tree:
         """Returns the signs of canary `number`, a tree with the shapes of `like`.
@@ -72,32 +64,15 @@ class Canaries(NamedTuple):
         return trees.unraveler(like)(signs)
 
 
-class Heard(NamedTuple):
-    """The state of a server's optimizer that the attacker tracks.
+class Tracked(NamedTuple):
+    """The state of a server's optimizer that the attacker tracks."""
 
-    Attributes:
-      scores: the sum of all estimates along each direction, float32 [canaries].
-      inner: the state of the optimizer itself.
-    """
-
-    scores: jax.Array
+    scores: jax.Array  # sums of all estimates along each direction, [canaries]
     inner: Any
 
 
-class Talk(NamedTuple):
-    """What clients and server exchange in a round.
-
-    Attributes:
-      exchanges: the number of exchanges.
-      of_updates: whether updates and estimates have the shapes of the model.
-    """
-
-    exchanges: int
-    of_updates: bool
-
-
-def listen(algorithm: Algorithm, params: Tree, batches: Any) -> Talk:
-    """Returns what a round of `algorithm` exchanges, from the shapes of its inputs."""
+def hears_updates(algorithm: Algorithm, params: Tree, batches: Any) -> bool:
+    """Returns whether updates and estimates have the shapes of the model."""
 
     def play(params, batches):
         server, client = engine.initial_server(algorithm, params)
@@ -107,17 +82,14 @@ def listen(algorithm: Algorithm, params: Tree, batches: Any) -> Talk:
         arguments = (work.update, memory, keys, Round(server.round))
         means = player.messages(algorithm.uplink, arguments)
         turn = player.play(algorithm.uplink, arguments, means)
-        end = player.ended(algorithm.uplink, turn)
-        return means, work.update, end.delivery.estimate
+        return params, work.update, turn.delivery.estimate
 
-    means, *trees_of_round = jax.eval_shape(play, params, batches)
-    shapes = [jax.tree.map(jnp.shape, tree) for tree in (params, *trees_of_round)]
-    return Talk(len(means), all(shape == shapes[0] for shape in shapes))
+    shapes = jax.tree.map(jnp.shape, jax.eval_shape(play, params, batches))
+    return shapes[0] == shapes[1] == shapes[2]
 
 
 def canaries_of(key: Key, *, first: int, count: int, away: bool) -> Canaries:
     """Returns canaries with random coins and directions, from the attacker's key."""
-    validate.at_least_one(first=first, count=count)
     toss, directions = jax.random.split(key)
     coins = 2.0 * jax.random.bernoulli(toss, shape=(count,)) - 1.0
     return Canaries(first, count, coins, away, directions)
@@ -127,22 +99,51 @@ def with_canaries(algorithm: Algorithm, canaries: Canaries) -> Algorithm:
     """Returns the algorithm with canaries among its clients, and an attacker.
 
     Its batches are pairs of batches and the client's number, as `fetching` makes them,
-    and the server's optimizer has the state `Heard`. The mechanism of `algorithm` must
-    count canaries too.
+    and the server's optimizer has the state `Tracked`. The mechanism of `algorithm`
+    must count canaries too.
     """
-    local = _with_loud_updates(algorithm.local, canaries)
-    server = algorithm.server
+    local, server = algorithm.local, algorithm.server
+
+    def run(server, state, batches, keys):
+        batches, client = batches
+        work = local.run(server, state, batches, keys)
+        number = jnp.maximum(client - canaries.first, 0)
+        coin = 1.0 if canaries.away else canaries.coins[number]
+        update = jax.tree.map(
+            lambda leaf, sign: jnp.where(
+                client >= canaries.first, (LOUD * coin * sign).astype(leaf.dtype), leaf
+            ),
+            work.update,
+            canaries.direction(number, work.update),
+        )
+        return work._replace(update=update)
+
     if algorithm.downlink:  # the attacker sees the estimate before it is transformed
         server = optax.chain(algorithm.downlink.transform, server)
-    server = _overheard(server, canaries)
-    return algorithm._replace(local=local, server=server, downlink=None)
+    inner = optax.with_extra_args_support(server)
+
+    def init(params):
+        return Tracked(jnp.zeros(canaries.count), inner.init(params))
+
+    def update(updates, state, params=None, **extra):
+        vector = trees.ravel(updates)
+
+        def along(number):
+            direction = canaries.direction(number, updates)
+            return jnp.vdot(trees.ravel(direction), vector)
+
+        numbers = jnp.arange(canaries.count)
+        scores = jax.lax.map(along, numbers, batch_size=AT_ONCE)
+        step, own = inner.update(updates, state.inner, params, **extra)
+        return step, Tracked(state.scores + scores, own)
+
+    tracked = optax.GradientTransformationExtraArgs(init, update)
+    loud = local._replace(run=run)
+    return algorithm._replace(local=loud, server=tracked, downlink=None)
 
 
 def fetching(fetch: Callable, canaries: Canaries) -> Callable:
-    """Returns `fetch` that adds the client's number; canaries get some client's data.
-
-    Both are functions as for `engine.make_round`.
-    """
+    """Returns `fetch` that adds the client's number; a canary gets a client's data."""
 
     def fetched(data, client, plan, key):
         true_client = jnp.minimum(client, canaries.first - 1)
@@ -179,16 +180,8 @@ def program(
 ) -> Callable[..., tuple[jax.Array, jax.Array]]:
     """Returns `(params, roots, data, key) -> (scores, coins)` of a run, to be jitted.
 
-    Args:
-      algorithm: the algorithm, whose denominator counts canaries too.
-      fetch: the data of true clients, as for `engine.make_round`.
-      sampler: the sampler of cohorts of clients and canaries.
-      mesh: the devices.
-      first: the number of true clients.
-      count: the number of canaries.
-      away: as in `Canaries`.
-      rounds: the number of rounds of the run.
-      **options: options of `engine.make_round`.
+    The denominator of `algorithm`, and the cohorts of `sampler`, count canaries too.
+    Other arguments are those of `Canaries` and of `engine.make_round`.
     """
 
     def run(params, roots, data, key):
@@ -208,12 +201,7 @@ def program(
 
 
 def right_guesses(scores: np.ndarray, coins: np.ndarray, each: int) -> int:
-    """Returns how many guesses are right, if `each` are made at both ends of scores.
-
-    Raises:
-      ValueError: unless there is a guess, and a canary for each.
-    """
-    validate.at_least_one(each=each)
+    """Returns how many guesses are right, if `each` are made at both ends of scores."""
     validate.at_most(len(scores) // 2, "half of the canaries", each=each)
     order = np.argsort(scores, kind="stable")
     up, down = coins[order[-each:]] > 0, coins[order[:each]] < 0
@@ -248,15 +236,7 @@ def lower_bound(
     delta: float,
     confidence: float = 0.95,
 ) -> float:
-    """Returns a lower bound on the true epsilon, with this confidence.
-
-    Raises:
-      ValueError: for more right ones than guesses, or more guesses than canaries.
-    """
-    validate.at_least_one(guesses=guesses, canaries=canaries)
-    validate.at_most(canaries, "the canaries", guesses=guesses)
-    validate.at_most(guesses, "the guesses", right=right)
-    validate.in_range(0, 1, delta=delta, confidence=confidence)
+    """Returns a lower bound on the true epsilon, with this confidence."""
 
     def refuted(epsilon):
         chance = p_value(guesses, right, epsilon, canaries=canaries, delta=delta)
@@ -269,45 +249,3 @@ def lower_bound(
         middle = (low + high) / 2
         low, high = (middle, high) if refuted(middle) else (low, middle)
     return low
-
-
-def _with_loud_updates(local: Local, canaries: Canaries) -> Local:
-    """Returns local work in which canaries push along their directions."""
-
-    def run(server, state, batches, keys):
-        batches, client = batches
-        work = local.run(server, state, batches, keys)
-        number = jnp.maximum(client - canaries.first, 0)
-        coin = 1.0 if canaries.away else canaries.coins[number]
-        update = jax.tree.map(
-            lambda leaf, sign: jnp.where(
-                client >= canaries.first, (LOUD * coin * sign).astype(leaf.dtype), leaf
-            ),
-            work.update,
-            canaries.direction(number, work.update),
-        )
-        return work._replace(update=update)
-
-    return local._replace(run=run)
-
-
-def _overheard(server: Any, canaries: Canaries) -> Any:
-    """Returns the optimizer, which also adds up estimates along all directions."""
-    server = optax.with_extra_args_support(server)
-
-    def init(params):
-        return Heard(jnp.zeros(canaries.count), server.init(params))
-
-    def update(updates, state, params=None, **extra):
-        vector = trees.ravel(updates)
-
-        def along(number):
-            direction = canaries.direction(number, updates)
-            return jnp.vdot(trees.ravel(direction), vector)
-
-        numbers = jnp.arange(canaries.count)
-        scores = jax.lax.map(along, numbers, batch_size=AT_ONCE)
-        step, inner = server.update(updates, state.inner, params, **extra)
-        return step, Heard(state.scores + scores, inner)
-
-    return optax.GradientTransformationExtraArgs(init, update)

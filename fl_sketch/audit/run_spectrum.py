@@ -52,10 +52,6 @@ def of_run(
     Of a private run their names say that they are for the simulator only. The loss is
     the one trained on, without the weight decay, which would add a known constant to
     every eigenvalue, over examples drawn by the run's seed.
-
-    Args:
-      defaults: a config with every key that one may have.
-      plugin: the values FILE.py:NAME of the run's config that the caller trusts.
     """
     config = config_of(workdir, defaults, plugin)
     setup = prepare(config, data_dir)

@@ -44,13 +44,10 @@ NEAR = 1e-8  # of the largest: closer nodes would make a corner too large
 class Spectrum(NamedTuple):
     """What each probe saw of the eigenvalues of a d-by-d matrix.
 
-    Attributes:
-      tridiagonal: the matrices of Lanczos, shape=(probes, steps, steps), with zeros
-        after the step that has seen everything.
-      d: the number of eigenvalues.
+    The matrices of Lanczos have zeros after the step that has seen everything.
     """
 
-    tridiagonal: jax.Array | np.ndarray
+    tridiagonal: jax.Array | np.ndarray  # [probes, steps, steps]
     d: int
 
 
@@ -68,15 +65,6 @@ def of_loss(
 
     It costs probes * steps products, each about two gradients, and memory for `steps`
     vectors of length d.
-
-    Args:
-      loss: `(params, batch) -> scalar`.
-      params: where the Hessian is taken.
-      batches: batches of one size, along a leading axis.
-      key: the key of the probes.
-      probes: the number of random vectors.
-      steps: the number of steps of Lanczos, at most d.
-      mesh: the devices that share the probes; None: one has all.
     """
     require_key(key)
     d = trees.size(params)
@@ -86,26 +74,22 @@ def of_loss(
     tridiagonal = decomp.tridiag_sym(steps, reortho="full", materialize=True)
 
     def of_probe(key):
-        probe = jax.random.rademacher(key, (d,), jnp.float32)
-        lanczos = tridiagonal(product, probe)
-        return _up_to_breakdown(lanczos.Q_tall, lanczos.J_small)  # pyright: ignore[reportArgumentType]
+        """Returns a probe's matrix, with zeros after a breakdown.
+
+        Once the products span all that the probe can reach, the rest of the next one is
+        rounding, and no longer orthogonal to the others. That happens early for a
+        Hessian of low rank. Rows after that mean nothing; as zeros they have no weight.
+        """
+        lanczos = tridiagonal(product, jax.random.rademacher(key, (d,), jnp.float32))
+        basis = jnp.asarray(lanczos.Q_tall)
+        overlap = jnp.abs(jnp.triu(basis @ basis.T, 1)).max(axis=0)  # with those before
+        alive = jnp.cumprod(overlap < ORTHOGONAL).astype(bool)
+        return jnp.where(alive & alive[:, None], jnp.asarray(lanczos.J_small), 0)
 
     over = functools.partial(jax.lax.map, of_probe)
     if mesh is not None:
         over = engine.on_all(of_probe, mesh)
     return Spectrum(over(jax.random.split(key, probes)), d)
-
-
-def _up_to_breakdown(basis: jax.Array, tridiagonal: jax.Array) -> jax.Array:
-    """Returns the matrix with zeros after a breakdown.
-
-    Once the products span all that the probe can reach, the rest of the next one is
-    rounding, and no longer orthogonal to the others. That happens early for a Hessian
-    of low rank. Rows after that mean nothing; as zeros they have no weight.
-    """
-    overlap = jnp.abs(jnp.triu(basis @ basis.T, 1)).max(axis=0)  # with those before
-    alive = jnp.cumprod(overlap < ORTHOGONAL).astype(bool)
-    return jnp.where(alive & alive[:, None], tridiagonal, 0)
 
 
 def hessian_product(
@@ -115,7 +99,6 @@ def hessian_product(
 
     It differentiates forwards through the gradient. The backward pass of a convolution,
     which is expensive on a CPU, is then computed once, and never differentiated.
-    Arguments are those of `of_loss`.
     """
     vector, unravel = ravel_pytree(params)
     count = jax.tree.leaves(batches)[0].shape[0]
@@ -152,7 +135,7 @@ def rules(spectrum: Spectrum) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def largest(spectrum: Spectrum) -> float:
-    """Returns the largest absolute eigenvalue that any probe of `spectrum` saw."""
+    """Returns the largest absolute eigenvalue that any probe saw."""
     return float(np.abs(rule(spectrum)[0]).max())
 
 
@@ -175,14 +158,34 @@ def intrinsic_dimensions(spectrum: Spectrum) -> np.ndarray:
 def bounds(spectrum: Spectrum) -> tuple[float, float]:
     """Returns the least and the largest possible intrinsic dimension.
 
-    They are for the mean over the probes of a `spectrum`: more steps bring them nearer,
-    more probes do not. A spectrum with the moments that a probe has seen, and no more
-    nodes than needed, follows from one node between two neighbours of a rule. The
-    extremes of `sum |lambda|` are among these, the least with a node at zero.
+    They are for the mean over the probes: more steps bring them nearer, more probes do
+    not. A spectrum with the moments that a probe has seen, and no more nodes than
+    needed, follows from one node between two neighbours of a rule. The extremes of `sum
+    |lambda|` are among these, the least with a node at zero.
     """
     extremes = [_extremes(np.asarray(one, float)) for one in spectrum.tridiagonal]
     least, most = spectrum.d * np.mean(extremes, axis=0) / largest(spectrum)
     return float(least), float(most)
+
+
+def share_near_zero(spectrum: Spectrum, *, within: float = 0.01) -> float:
+    """Returns the fraction of eigenvalues below `within` of the largest, in size."""
+    edge = within * largest(spectrum)
+    parts = [
+        (weights * (np.abs(values) < edge)).sum(axis=1)
+        for values, weights in rules(spectrum)
+    ]
+    return float(np.mean(parts))
+
+
+def density(spectrum: Spectrum, at: np.ndarray, *, width: float) -> np.ndarray:
+    """Returns the density of eigenvalues at the values `at`, shape=(n,).
+
+    Each eigenvalue is widened to a Gaussian of standard deviation `width`.
+    """
+    values, weights = rule(spectrum)
+    bells = np.exp(-(((at[:, None] - values.ravel()) / width) ** 2) / 2)
+    return bells @ weights.ravel() / (len(values) * width * (2 * np.pi) ** 0.5)
 
 
 def _extremes(tridiagonal: np.ndarray) -> tuple[float, float]:
@@ -224,23 +227,3 @@ def _eigen(diagonal: np.ndarray, off_diagonal: np.ndarray):
 
 def _mean_of_sizes(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return (np.abs(values) * weights).sum(axis=-1)
-
-
-def share_near_zero(spectrum: Spectrum, *, within: float = 0.01) -> float:
-    """Returns the fraction of eigenvalues below `within` of the largest, in size."""
-    edge = within * largest(spectrum)
-    parts = [
-        (weights * (np.abs(values) < edge)).sum(axis=1)
-        for values, weights in rules(spectrum)
-    ]
-    return float(np.mean(parts))
-
-
-def density(spectrum: Spectrum, at: np.ndarray, *, width: float) -> np.ndarray:
-    """Returns the density of eigenvalues at the values `at`, shape=(n,).
-
-    Each eigenvalue is widened to a Gaussian of standard deviation `width`.
-    """
-    values, weights = rule(spectrum)
-    bells = np.exp(-(((at[:, None] - values.ravel()) / width) ** 2) / 2)
-    return bells @ weights.ravel() / (len(values) * width * (2 * np.pi) ** 0.5)

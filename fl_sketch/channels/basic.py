@@ -4,16 +4,20 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fl_sketch.channels import codes
 from fl_sketch.core import trees, validate
 from fl_sketch.core.protocols import (
     Channel,
+    Code,
     Coded,
     Compressor,
     Delivery,
+    Field,
+    Key,
     Linear,
     Sketch,
+    Tree,
 )
+from fl_sketch.core.wire import FLOAT_BITS, Chosen
 
 READS = ("transpose", "estimate", "message")
 
@@ -66,21 +70,42 @@ def compressed(compressor: Compressor) -> Channel:
     """
 
     def talk(update, memory, keys, round):
-        vector = trees.ravel(update)
-        value = trees.unraveler(update)(compressor.apply(keys.own, vector))
-        code = codes.of_compressor(compressor, keys.own, vector, update)
-        mean = yield Coded(value, compressor.bits(vector.size), (code,))
-        return Delivery(mean, round.counted(value)), memory
+        message = coded(compressor, keys.own, update)
+        mean = yield message
+        return Delivery(mean, round.counted(message.value)), memory
 
     return Channel(talk, contracts=lambda params: compressor.contraction)
+
+
+def coded(compressor: Compressor, key: Key, tree: Tree) -> Coded:
+    """Returns the compressor's message of a tree as one vector."""
+    vector, unravel = trees.ravel(tree), trees.unraveler(tree)
+    code = Code(
+        compressor.fields(vector.size),
+        lambda: compressor.compress(key, vector),
+        lambda arrays: unravel(compressor.expand(arrays, vector.size)),
+    )
+    value = unravel(compressor.apply(key, vector))
+    return Coded(value, compressor.bits(vector.size), (code,))
+
+
+def whole_or(whole: jax.Array, tree: Tree, short: Coded) -> Coded:
+    """Returns `tree` as it is, in floats, in a `whole` round, and else `short`."""
+    size, unravel = trees.size(tree), trees.unraveler(tree)
+    floats = Code(
+        (Field(size, FLOAT_BITS, "float"),),
+        lambda: (trees.ravel(tree),),
+        lambda arrays: unravel(arrays[0]),
+    )
+    value = jax.tree.map(lambda a, b: jnp.where(whole, a, b), tree, short.value)
+    bits = Chosen(whole, (short.bits, FLOAT_BITS * size))
+    return Coded(value, bits, (*short.codes, floats))
 
 
 def clipped(channel: Channel, limit: float | jax.Array) -> Channel:
     """Scales an update down to the norm `limit` if it is longer; 0: never.
 
-    The norm is that of the update as one vector, before the channel sends it: a sketch
-    keeps norms on average only, so a bound on the message would cut clients by chance.
-    This is no privacy mechanism, which must bound the message.
+    This is no privacy mechanism, which must bound the message after the sketch.
     """
     if validate.is_off(limit):
         return channel

@@ -6,7 +6,6 @@ the mean sketch. Second exchange: the mean of the exact values there.
 """
 
 import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,15 +16,13 @@ from fl_sketch.core.protocols import (
     Channel,
     Delivery,
     Field,
-    Key,
     Linear,
-    Message,
     ServerReply,
     Sketch,
 )
 from fl_sketch.sketch import FILLS, heavy_coordinates
 
-VALUES = ("exact", "fresh", "estimated")
+VALUES = ("exact", "fresh")
 
 
 def heavy_values(op: Sketch, k: int, *, fill: str = "random") -> Channel:
@@ -40,9 +37,7 @@ def heavy_values(op: Sketch, k: int, *, fill: str = "random") -> Channel:
 
     Reference: Ivkin et al. (2019), Algorithm 2.
     """
-    validate.sketch_operator(sketch=op)
-    validate.at_least_one(k=k)
-    validate.one_of(FILLS, fill=fill)
+    _require(op, k, fill)
 
     def talk(update, memory, keys, round):
         vector, key = trees.ravel(update).astype(jnp.float32), keys.shared
@@ -73,77 +68,50 @@ def heaprix(
     Args:
       op: a count sketch with rows.
       k: the number m of HEAVYMIX: of values.
-      values: "exact"; "fresh": exact, with a sketch of the rest by fresh hashes; or
-        "estimated": from the sketch, without a second exchange.
+      values: "exact"; or "fresh": exact, with a sketch of the rest by fresh hashes.
       fill: the choice of those that are not heavy, see `sketch.heavy_coordinates`.
 
     Reference: Haddadpour et al., Algorithms 3 and 4.
     """
-    validate.sketch_operator(sketch=op)
-    validate.at_least_one(k=k)
+    _require(op, k, fill)
     validate.one_of(VALUES, values=values)
-    validate.one_of(FILLS, fill=fill)
     find = functools.partial(heavy_coordinates, op, m=k, fill=fill)
 
     def talk(update, memory, keys, round):
-        vector = trees.ravel(update).astype(jnp.float32)
-        d, counted = vector.size, round.counted
-        code = _Code(op, values, keys.shared, d)
-        mean, own = (yield Linear(code.first, vector)), counted(code.first(vector))
-        index, own_index = (find(keys.shared, first, d) for first in (mean, own))
-        second = own_second = None
-        if values != "estimated":
-            index = yield ServerReply(index, _indices(k, d))
-            second = yield Linear(functools.partial(code.second, index), vector)
-            own_second = counted(code.second(own_index, vector))
+        vector, key = trees.ravel(update).astype(jnp.float32), keys.shared
+        d, rest_key = vector.size, apart(key, Purpose.REST)
+
+        def first(x):
+            return op.apply(key, x)
+
+        def second(index, x):
+            if values == "exact":
+                return x[index]
+            rest = x.at[index].set(0.0, unique_indices=True)
+            return x[index], op.apply(rest_key, rest)
+
+        def decoded(sketched, index, heavy):
+            if values == "fresh":
+                heavy, rest = heavy
+                rest = op.estimate(rest_key, rest, d)  # zero at the heavy places
+                return rest.at[index].set(heavy, unique_indices=True)
+            placed = _placed(heavy, index, d)
+            return placed + op.estimate(key, sketched - first(placed), d)
+
+        mean, own = (yield Linear(first, vector)), round.counted(first(vector))
+        index, own_index = (find(key, sketched, d) for sketched in (mean, own))
+        index = yield ServerReply(index, _indices(k, d))
+        heavy = yield Linear(functools.partial(second, index), vector)
+        own_heavy = round.counted(second(own_index, vector))
         unravel = trees.unraveler(update)
-        estimate = unravel(code.decoded(mean, index, second))
-        own = unravel(code.decoded(own, own_index, own_second))
-        return Delivery(estimate, own), memory
+        estimate = unravel(decoded(mean, index, heavy))
+        return Delivery(estimate, unravel(decoded(own, own_index, own_heavy))), memory
 
     return Channel(talk)
 
 
-class _Code(NamedTuple):
-    """HEAPRIX's two messages of a vector of length d, and their decoding."""
-
-    op: Sketch
-    values: str
-    key: Key
-    d: int
-
-    @property
-    def rest_key(self) -> Key:
-        return apart(self.key, Purpose.REST)
-
-    def first(self, x: jax.Array) -> Message:
-        return self.op.apply(self.key, x)
-
-    def second(self, index: jax.Array, x: jax.Array) -> Message:
-        if self.values == "exact":
-            return x[index]
-        rest = x.at[index].set(0.0, unique_indices=True)
-        return x[index], self.op.apply(self.rest_key, rest)
-
-    def decoded(self, first: Message, index: jax.Array, second: Message) -> jax.Array:
-        estimate, d = self.op.estimate, self.d
-        if self.values == "fresh":
-            heavy, rest = second
-            rest = estimate(self.rest_key, rest, d)  # zero at the heavy places
-            return rest.at[index].set(heavy, unique_indices=True)
-        if self.values == "estimated":
-            second = estimate(self.key, first, d)[index]
-        heavy = _placed(second, index, d)
-        left = first - self.op.apply(self.key, heavy)
-        return heavy + estimate(self.key, left, d)
-
-
 def columns(op: Sketch) -> int:
-    """Returns m, the number of columns of a sketch of shape (rows, columns).
-
-    Raises:
-      ValueError: for any other sketch.
-    """
+    """Returns m, the number of columns of a sketch of shape (rows, columns)."""
     validate.sketch_operator(sketch=op)
     try:
         shape = jax.eval_shape(op.zeros).shape
@@ -156,6 +124,12 @@ def columns(op: Sketch) -> int:
         )
         raise ValueError(msg)
     return shape[1]
+
+
+def _require(op: Sketch, k: int, fill: str) -> None:
+    validate.sketch_operator(sketch=op)
+    validate.at_least_one(k=k)
+    validate.one_of(FILLS, fill=fill)
 
 
 def _placed(values: jax.Array, index: jax.Array, d: int) -> jax.Array:

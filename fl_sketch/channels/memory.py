@@ -3,11 +3,10 @@
 import jax
 import jax.numpy as jnp
 
-from fl_sketch.channels import codes
+from fl_sketch.channels.basic import coded, whole_or
 from fl_sketch.core import trees, validate
 from fl_sketch.core.keys import Purpose, apart
-from fl_sketch.core.protocols import Channel, Coded, Compressor, Delivery, Memory
-from fl_sketch.core.wire import FLOAT_BITS, Chosen
+from fl_sketch.core.protocols import Channel, Compressor, Delivery, Memory
 from fl_sketch.sketch import compressors
 
 
@@ -18,13 +17,8 @@ def error_feedback(channel: Channel) -> Channel:
     updates. An update that is not finite leaves the memory as it was; else it would
     stay there, and silence the client in every later round.
 
-    Args:
-      channel: a channel whose messages leave out less than they are given, such as
-        `compressed` with a contraction.
-
-    Raises:
-      ValueError: before the first round, for a channel that is known to leave out more,
-        as an unbiased sketch or `compressors.sign()`.
+    A `channel` that is known to leave out more than it is given, as an unbiased sketch
+    or `compressors.sign()`, is refused before the first round.
     """
 
     def init(params):
@@ -95,17 +89,12 @@ def marina(compressor: Compressor, probability: float) -> Channel:
         (gradient, change), before = update, memory.server
         coin = apart(keys.shared, Purpose.COIN)
         heads = jax.random.bernoulli(coin, probability) | (round.number == 0)
-        vector = trees.ravel(change)
-        short = trees.unraveler(change)(compressor.apply(keys.own, vector))
-        sent = jax.tree.map(lambda a, b: jnp.where(heads, a, b), gradient, short)
-        bits = compressor.bits(vector.size), FLOAT_BITS * vector.size
-        short = codes.of_compressor(compressor, keys.own, vector, change)
-        mean = yield Coded(
-            sent, Chosen(heads, bits), (short, codes.of_floats(gradient))
-        )
+        message = whole_or(heads, gradient, coded(compressor, keys.own, change))
+        mean = yield message
         estimate = jax.tree.map(
             lambda new, old: jnp.where(heads, new, old + new), mean, before
         )
-        return Delivery(estimate, round.counted(sent)), Memory(server=estimate)
+        own = round.counted(message.value)
+        return Delivery(estimate, own), Memory(server=estimate)
 
     return Channel(talk, init)

@@ -4,6 +4,7 @@ A channel is written as if all clients sent at once. An engine visits them a few
 time, so it plays the generator again in every pass, up to the message whose mean is not
 known yet. When all means are known, the rest of the round is the same for everyone.
 
+>>> from fl_sketch.core.protocols import Round
 >>> def talk(update, memory, keys, round):
 ...     average = yield 2 * update
 ...     return Delivery(average, update), memory
@@ -27,12 +28,10 @@ from fl_sketch.core.protocols import (
     Channel,
     Coded,
     Delivery,
-    Key,
     Keys,
     Linear,
     Memory,
     Message,
-    Round,
     Server,
     ServerReply,
 )
@@ -40,21 +39,13 @@ from fl_sketch.core.wire import FLOAT_BITS, Chosen, size_in_bits
 
 
 class Turn(NamedTuple):
-    """How far a channel gets with the means that are known.
+    """How far a channel gets with the means that are known."""
 
-    Attributes:
-      sent: the message whose mean is missing, as it was yielded; None: it has ended.
-      delivery: its `Delivery`, if it has ended.
-      memory: its `Memory`, if it has ended.
-      bits_up: length on the wire of the messages whose means are known.
-      bits_reply: length of the server's replies between them.
-    """
-
-    sent: Any = None
-    delivery: Any = None
-    memory: Any = None
-    bits_up: int | Chosen = 0
-    bits_reply: int = 0
+    sent: Any = None  # the message whose mean is missing; None: it has ended
+    delivery: Any = None  # if it has ended
+    memory: Any = None  # if it has ended
+    bits_up: int | Chosen = 0  # of the messages whose means are known
+    bits_reply: int = 0  # of the server, between them
 
 
 def play(
@@ -64,16 +55,7 @@ def play(
     *,
     receive: Callable[[ServerReply], Any] = lambda reply: reply.value,
 ) -> Turn:
-    """Plays a channel up to the first message whose mean is not known.
-
-    Args:
-      arguments: the arguments of its generator: (update, memory, keys, round).
-      means: the means of the first exchanges, in order.
-      receive: what clients receive for a reply of the server.
-
-    Raises:
-      TypeError, ValueError: for a channel that no network can hold, with its name.
-    """
+    """Plays a channel up to the first message whose mean is not known."""
     name, talk = name_of(channel), channel.talk(*arguments)
     if not inspect.isgenerator(talk):
         msg = f"Expected the talk of {name} to yield its messages, got none."
@@ -89,30 +71,28 @@ def play(
                 answer = next(remaining, None)
                 if answer is None:
                     return turn._replace(sent=yielded)
-                _require_same_shapes(name, yielded, answer)
                 bits = turn.bits_up + bits_of(yielded, answer)
                 turn = turn._replace(bits_up=bits)
             yielded = talk.send(answer)
     except StopIteration as end:
         if next(remaining, None) is not None:
             raise _changed_exchanges(channel) from None
-        delivery, memory = _returned(name, end.value)
-        return turn._replace(delivery=delivery, memory=memory)
-    except jax.errors.ConcretizationTypeError as error:
-        msg = (
-            f"Expected {name} to make the same exchanges whatever it receives, got "
-            f"Python that asks a traced value: {str(error).partition(chr(10))[0]}"
-        )
-        raise TypeError(msg) from error
+        result = end.value
     except (TypeError, DeprecationWarning) as error:
-        if "generator" not in str(error):
+        traced = isinstance(error, jax.errors.ConcretizationTypeError)
+        if not traced and "generator" not in str(error):  # of a yield within a trace
             raise
         msg = (
-            f"Expected {name} to yield from plain Python, got a yield inside a traced "
-            "branch or loop, from where no message reaches the network, or an inner "
-            "talk without `yield from`."
+            f"Expected {name} to yield from plain Python, and the same messages "
+            f"whatever it receives, got {str(error).partition(chr(10))[0]}"
         )
-        raise TypeError(msg) from None
+        raise TypeError(msg) from error
+    match result:
+        case (Delivery() as delivery, Memory() as memory):
+            return turn._replace(delivery=delivery, memory=memory)
+    got = type(result).__name__
+    msg = f"Expected the talk of {name} to return (Delivery, Memory), got {got}."
+    raise TypeError(msg)
 
 
 def ended(channel: Channel, turn: Turn) -> Turn:
@@ -125,11 +105,7 @@ def ended(channel: Channel, turn: Turn) -> Turn:
 def next_message(
     channel: Channel, arguments: Sequence[Any], means: Sequence[Message]
 ) -> Any:
-    """Returns what a client yields after the first `means`.
-
-    Raises:
-      ValueError: if it has ended by then.
-    """
+    """Returns what a client yields after the first `means`; raises if it has ended."""
     sent = play(channel, arguments, means).sent
     if sent is None:
         raise _changed_exchanges(channel)
@@ -144,28 +120,8 @@ def messages(channel: Channel, arguments: Sequence[Any]) -> tuple[Message, ...]:
     return means
 
 
-def single_client(
-    channel: Channel,
-    update: Any,
-    keys: Keys,
-    memory: Memory = Memory(),  # noqa: B008 - immutable
-    round: Round = Round(),  # noqa: B008 - immutable
-) -> Turn:
-    """Returns the result of a round with one client, whose messages are their means.
-
-    It is for tests and for studies of a channel's error. By default the channel keeps
-    no memory, and the round is round zero.
-    """
-    arguments = (update, memory, keys, round)
-    return ended(channel, play(channel, arguments, messages(channel, arguments)))
-
-
 def parts(yielded: Any) -> tuple[Any, Callable[[Any], Message]]:
-    """Returns what to add up over clients, and the linear map from it to messages.
-
-    Args:
-      yielded: a message, `Coded`, or `Linear`, whose map is returned.
-    """
+    """Returns what to add up over clients, and the linear map from it to messages."""
     if isinstance(yielded, Linear):
         return yielded.of, yielded.map
     value = yielded.value if isinstance(yielded, Coded) else yielded
@@ -179,15 +135,7 @@ def message(yielded: Any) -> Message:
 
 
 def bits_of(yielded: Any, like: Message) -> int | Chosen:
-    """Returns the exact length on the wire of what a channel yielded.
-
-    Args:
-      yielded: a message, `Linear` or `Coded`.
-      like: a message of the same shape.
-
-    Raises:
-      TypeError: for a length that is traced and not `Chosen`.
-    """
+    """Returns the exact length on the wire of what a channel yielded."""
     if not isinstance(yielded, Coded):
         return FLOAT_BITS * sum(jnp.size(leaf) for leaf in jax.tree.leaves(like))
     if isinstance(yielded.bits, int | np.integer):
@@ -231,94 +179,13 @@ def step(algorithm: Algorithm, server: Server, sent: Any, keys: Keys) -> Server:
     return server._replace(params=params, opt=opt, round=server.round + 1)
 
 
-def replay(
-    algorithm: Algorithm,
-    server: Server,
-    keys: Key,
-    received: Any,
-    *,
-    update: Any = None,
-    known: Round = Round(),  # noqa: B008 - immutable
-) -> Server:
-    """Returns the server after some rounds, from nothing but what it sent to all.
-
-    A client that replays the server's steps does this. Parameters, moments and memory
-    of the server are those of the run, to the bit on one platform.
-
-    Args:
-      algorithm: the algorithm of the run. A server that draws from its own key cannot
-        be replayed.
-      server: the server before the first of these rounds.
-      keys: the shared key of each round, which the server sends with its mean: those of
-        `keys.sketch_keys` if the first round is round zero.
-      received: what the server sent in each round, along a leading axis: the mean
-        message, or a tuple of means for several exchanges; with a downlink, its output.
-      update: an example of a client's update, if it is not shaped like the parameters.
-      known: the weights of all clients and of those present, and the denominator, for
-        a channel whose server remembers all clients; of each round along a leading
-        axis, or the same in all of them.
-    """
-    channel, client = algorithm.uplink, algorithm.uplink.init(server.params).client
-    like = server.params if update is None else update
-    blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-    counts = {
-        name: jnp.broadcast_to(jnp.float32(getattr(known, name)), keys.shape)
-        for name in ("denominator", "present", "population")
-    }
-
-    def arguments(server, shared, counts):
-        memory, all_keys = Memory(client, server.memory), Keys(shared, shared, shared)
-        return blank, memory, all_keys, Round(server.round, **counts)
-
-    def one_round(server, slices):
-        shared, sent, counts = jax.lax.optimization_barrier(slices)
-        if algorithm.downlink is None:
-            means = sent if several else (sent,)
-            turn = play(channel, arguments(server, shared, counts), means)
-            end = ended(channel, turn)
-            server = server._replace(memory=end.memory.server)
-            sent = end.delivery.estimate
-        return step(algorithm, server, sent, Keys(shared, shared, shared)), None
-
-    several = False
-    if algorithm.downlink is None:
-        first = arguments(server, keys[0], dict.fromkeys(counts, 1.0))
-        several = len(jax.eval_shape(lambda: messages(channel, first))) > 1
-    return jax.lax.scan(one_round, server, (keys, received, counts))[0]
-
-
 def name_of(channel: Channel) -> str:
     """Returns the name of the function that made `channel`, for messages of errors."""
     names = channel.talk.__qualname__.split(".")
     return names[0] if names[-1] == "talk" else names[-1]
 
 
-def _returned(name: str, result: Any) -> tuple[Delivery, Memory]:
-    """Returns what a generator returned, if it is (Delivery, Memory)."""
-    if isinstance(result, tuple) and len(result) == 2:
-        delivery, memory = result
-        if isinstance(delivery, Delivery) and isinstance(memory, Memory):
-            return delivery, memory
-    got = type(result).__name__
-    msg = f"Expected the talk of {name} to return (Delivery, Memory), got {got}."
-    raise TypeError(msg)
-
-
 def _changed_exchanges(channel: Channel) -> ValueError:
     """Returns the error of a channel that is not the same in every pass."""
     msg = f"Expected {name_of(channel)} to make the same exchanges in every pass."
     return ValueError(msg)
-
-
-def _require_same_shapes(name: str, yielded: Any, mean: Message) -> None:
-    """Raises for a message whose shape is not that of an earlier pass."""
-    shapes = (
-        jax.tree.map(jnp.shape, jax.eval_shape(lambda: message(yielded))),
-        jax.tree.map(jnp.shape, mean),
-    )
-    if jax.tree.flatten(shapes[0]) != jax.tree.flatten(shapes[1]):
-        msg = (
-            f"Expected {name} to send messages of one shape in every pass, got "
-            f"{shapes[1]}, then {shapes[0]}."
-        )
-        raise ValueError(msg)

@@ -154,7 +154,6 @@ ARGUMENTS: dict[str, Argument] = {
     "fill": _value("sketch.heavy_fill"),
     "forget": _value("sketch.forget"),
     "masking": _value("sketch.masking"),
-    "window": _value("sketch.window"),
     "compressor": Argument(
         ("compressor.name", *_SHORT),
         lambda parts: _compressor(parts, parts.config.compressor.name),
@@ -175,8 +174,7 @@ ASKED_FOR = {
     "data.exponent": ("data.partition", ("power_law",)),
     "model.fresh": ("model.init_from", None),
     "server.floor": ("server.schedule", ("cosine",)),
-    "privacy.smallest_cohort": ("privacy.noise", ("distributed", *lattice.KINDS)),
-    "privacy.granularity": ("privacy.bits", None),
+    "privacy.smallest_cohort": ("privacy.noise", lattice.KINDS),
     "privacy.quantile": ("privacy.bound", ("adaptive",)),
     "privacy.quantile_rate": ("privacy.bound", ("adaptive",)),
     "privacy.quantile_noise": ("privacy.bound", ("adaptive",)),

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax.errors import FlaxError
 from ml_collections import ConfigDict
 
@@ -22,9 +21,8 @@ from fl_sketch.core.tokens import PAD
 from fl_sketch.data import inputs as seeing
 from fl_sketch.data.examples import Examples
 from fl_sketch.models.losses import KINDS
-from fl_sketch.transforms.local import Loss, measuring
+from fl_sketch.transforms.local import Loss
 
-WATCHED = ("train_loss", "train_accuracy")  # what clients measure, where asked to
 # Options of models, with the values that say nothing and that every model bears.
 PLAIN = {
     "dropout": 0.0,
@@ -180,13 +178,6 @@ def metrics_of(model: ConfigDict) -> tuple[str, ...]:
     return asked or KINDS[model.loss].metrics
 
 
-def measured(loss: models.Loss, params: Tree, batch) -> dict[str, jax.Array]:
-    """Returns a client's loss and accuracy on a batch, by the names of `WATCHED`."""
-    ones = jnp.ones(batch.targets.shape[0])
-    found = loss.report(loss.metrics(params, batch.inputs, batch.targets, ones))
-    return {f"train_{name}": found[name] for name in ("loss", "accuracy")}
-
-
 def value_of(loss: models.Loss) -> Loss:
     """Returns what clients take the gradient of, with a key if `loss` wants one."""
 
@@ -227,9 +218,4 @@ def algorithm_of(
     if not isinstance(algorithm, Algorithm):
         msg = f"Expected algorithm={method.name} to return a protocols.Algorithm, got "
         raise TypeError(msg + f"{algorithm!r}.")
-    if stateful:
-        algorithm = with_statistics(algorithm, model)
-    if not config.privacy.watch:
-        return algorithm
-    measure = functools.partial(measured, loss)
-    return algorithm._replace(local=measuring(algorithm.local, measure))
+    return with_statistics(algorithm, model) if stateful else algorithm

@@ -16,7 +16,7 @@ from fl_sketch.core.protocols import Algorithm
 from fl_sketch.data.partition import Partition
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.costs import Traffic
-from fl_sketch.privacy import plans
+from fl_sketch.privacy import accounting
 from fl_sketch.privacy.guarantee import RANDOMNESS, Guarantee, promised
 
 
@@ -64,18 +64,17 @@ def guarantee_of(
     own, client = protection.keys, config.client
     if not protection.bounded:
         return None
-    planned = own.planned_rounds or config.rounds
     with section("privacy"):
         if silent.mechanism is None:  # clients add the noise
             sizes = shares().sizes
-            plan = _example_plan(client, sizes, planned, own.relation, d)
+            plan = _example_plan(client, sizes, config.rounds, own.relation, d)
         else:
             _require_floats(config, silent, traffic)
             plan = engine.plan_of(
                 silent.mechanism,
                 sampler,
                 traffic,
-                rounds=planned,
+                rounds=config.rounds,
                 relation=own.relation,
             )
         return promised(
@@ -123,7 +122,7 @@ def require_sizes(guarantee: Guarantee | None, sizes: Collection[int]) -> None:
 
 def _example_plan(
     client: ConfigDict, sizes: Collection[int], rounds: int, relation: str, d: int
-) -> plans.Plan:
+) -> accounting.Plan:
     """Returns the plan of a client that is drawn in every round, the smallest one."""
     smallest = int(min(sizes))
     whole = client.batches == "whole"
@@ -135,7 +134,7 @@ def _example_plan(
         )
         raise ValueError(msg)
     validate.at_most(smallest, "the smallest client", batch=client.batch)
-    return plans.Plan(
+    return accounting.Plan(
         steps=rounds * client.steps,
         sample=client.batch,
         population=smallest,

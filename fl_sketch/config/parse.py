@@ -22,10 +22,9 @@ from fl_sketch.core.mappings import flat
 from fl_sketch.data import batches as client_batches
 from fl_sketch.data import class_subset, datasets, partition, residency
 from fl_sketch.models.losses import KINDS, TYPES
-from fl_sketch.privacy import lattice, plans
+from fl_sketch.privacy import accounting, lattice
 from fl_sketch.sketch import FILLS
 from fl_sketch.transforms import by_name
-from fl_sketch.transforms.trains import parsed
 
 Numbers = Mapping[str, float | jax.Array]
 WHOLE = 2**31  # whole numbers are int32 in programs
@@ -73,7 +72,6 @@ CHECKS: dict[str, Callable[..., Any]] = {
     "model.loss": _one_of(*KINDS),
     "cohort.weighting": _one_of("equal", "examples"),
     "client.optimizer": lambda optimizer: by_name.optimizer(optimizer),
-    "client.trains": lambda trains: parsed(trains),
     "client.steps": validate.at_least_one,
     "client.batch": validate.at_least_one,
     "client.batches": _one_of(*client_batches.KINDS),
@@ -84,7 +82,6 @@ CHECKS: dict[str, Callable[..., Any]] = {
     "sketch.compression": catalog.require_compression,
     "sketch.rows": validate.at_least_one,
     "sketch.layout": _one_of(*catalog.LAYOUTS),
-    "sketch.window": _within(0),
     "sketch.query": _one_of(*QUERIES),
     "sketch.heavy": _within(0),
     "sketch.heavy_fill": _one_of("", *FILLS),
@@ -94,16 +91,12 @@ CHECKS: dict[str, Callable[..., Any]] = {
     "privacy.bound": _one_of("none", "clip", "normalise", "adaptive"),
     "privacy.noise_multiplier": _within(0, 1e6),
     "privacy.target_epsilon": _within(0, 500),
-    "privacy.planned_rounds": _within(0),
-    "privacy.relation": _one_of(*plans.RELATIONS),
-    "privacy.accountant": _one_of("auto", *plans.ACCOUNTANTS),
-    "privacy.noise": _one_of("central", "distributed", *lattice.KINDS),
+    "privacy.relation": _one_of(*accounting.RELATIONS),
+    "privacy.accountant": _one_of("auto", *accounting.ACCOUNTANTS),
+    "privacy.noise": _one_of("central", *lattice.KINDS),
     "privacy.bits": _within(0, lattice.LONGEST),
-    "privacy.granularity": _within(0, 1),
     "privacy.smallest_cohort": _within(0),
-    "privacy.form": _one_of("message", "update"),
     "privacy.quantile_rate": _within(0),
-    "privacy.watch_noise": _within(0),
     "compute.devices": _within(0, WHOLE),
     "compute.model_devices": validate.at_least_one,
     "compute.dtype": _one_of(*TYPES),

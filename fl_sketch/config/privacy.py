@@ -1,22 +1,20 @@
 """From the privacy section of a config to a mechanism; refused if it cannot be one."""
 
-import functools
-import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from jax.typing import ArrayLike
 from ml_collections import ConfigDict
 
-from fl_sketch import channels, models
+from fl_sketch import models
 from fl_sketch.algorithms import catalog
-from fl_sketch.config import arguments, build, inputs
+from fl_sketch.config import build, inputs
 from fl_sketch.config.parse import Numbers, section
 from fl_sketch.core import plugins, trees, validate
 from fl_sketch.core.mappings import flat
 from fl_sketch.core.protocols import Algorithm, Mechanism, Tree
 from fl_sketch.data import datasets
-from fl_sketch.privacy import clipping, lattice, mechanism, noised_metrics, plans, tails
+from fl_sketch.privacy import accounting, clipping, lattice, mechanism
 from fl_sketch.privacy.guarantee import LEAST, rounded_up
 
 ALLOWED_BITS = tuple(range(lattice.SHORTEST, lattice.LONGEST + 1))
@@ -103,14 +101,14 @@ def check_data(config: ConfigDict, splits: datasets.Splits) -> None:
 def check(config: ConfigDict) -> None:
     """Raises in one line for a privacy section that cannot be kept."""
     protection = protection_of(config)
-    privacy, bound = protection.keys, protection.bound
+    privacy = protection.keys
     with section("privacy"):
         for name in ("noise_multiplier", "target_epsilon"):
             if 0 < privacy[name] < LEAST:
                 value = privacy[name]
                 msg = f"Expected {name} to be 0 or >= {LEAST}, got {name}={value}."
                 raise ValueError(msg)
-        plans.between(plans.LEAST_DELTA, 1, delta=privacy.delta)
+        accounting.between(accounting.LEAST_DELTA, 1, delta=privacy.delta)
         noise = privacy.noise_multiplier or privacy.target_epsilon
         if noise and not protection.bounded:
             msg = (
@@ -128,16 +126,6 @@ def check(config: ConfigDict) -> None:
             msg = f"Expected {name}={choice} with {why}, got {name}={values[key]!r}."
             with section(place):
                 raise ValueError(msg)
-    if bound != "none" and privacy.watch:
-        metrics = build.metrics_of(config.model)
-        with section("privacy"):
-            validate.in_range(LEAST, 1 / LEAST, watch_loss=privacy.watch_loss)
-            if "accuracy" not in metrics:
-                msg = (
-                    "Expected model.metrics to have accuracy with watch=True, got "
-                    f"model.metrics={','.join(metrics)}."
-                )
-                raise ValueError(msg)
 
 
 def _rules(protection: Protection, algorithm: str) -> Iterator[tuple[str, tuple, str]]:
@@ -149,34 +137,16 @@ def _rules(protection: Protection, algorithm: str) -> Iterator[tuple[str, tuple,
     if not protection.bounded:
         return
     yield "cohort.weighting", ("equal",), "privacy"
-    yield "cohort.sampling", plans.SAMPLINGS, "privacy"
+    yield "cohort.sampling", accounting.SAMPLINGS, "privacy"
     if local:
         yield "client.batches", ("subsets", "whole"), "unit=example"
-    if privacy.watch:
-        yield "privacy.unit", ("client",), "watch=True"
-        yield "privacy.form", ("message",), "watch=True"
-        yield "privacy.noise", ("central",), "watch=True"
-        yield "privacy.bits", (0,), "watch=True"
-    if privacy.form == "update":
-        methods = catalog.methods().values()
-        able = tuple(method.name for method in methods if method.before_sketch)
-        yield "algorithm", able, "privacy.form=update"
-        yield "privacy.bound", ("clip", "normalise"), "form=update"
-        yield "privacy.noise", ("central",), "form=update"
-        yield "privacy.bits", (0,), "form=update"
     noise = f"noise={privacy.noise}"
-    if privacy.noise in lattice.KINDS:
-        yield "privacy.bits", ALLOWED_BITS, noise
-    elif privacy.noise == "distributed":
-        yield "privacy.bits", (0,), f"{noise}, which is of floats"
-    elif privacy.bits:
-        yield "privacy.bits", ALLOWED_BITS, "integers"
+    if privacy.bits or privacy.noise != "central":
+        yield "privacy.bits", ALLOWED_BITS, noise if not privacy.bits else "integers"
+        yield "privacy.bound", ("none", "clip", "normalise"), "integers"
     if privacy.noise != "central":
-        yield "privacy.bound", ("none", "clip", "normalise"), noise
         yield "privacy.relation", ("replace_one",), noise
         yield "cohort.sampling", ("fixed", "everyone"), f"privacy.{noise}"
-    elif privacy.bits:
-        yield "privacy.bound", ("none", "clip", "normalise"), "bits > 0"
 
 
 def algorithm_of(
@@ -212,31 +182,11 @@ def guarded(
     if bound == "none":
         return algorithm
     _require_bare(config, algorithm)
-    privacy, size, threshold = config.privacy, expected(config), "privacy.threshold"
     with section("privacy"):
-        if privacy.form == "update":
-            channel, guard = mechanism.before_sketch(
-                arguments.sketch_of(config, trees.size(params)),
-                params,
-                BOUNDS[bound](numbers[threshold]),
-                noise_multiplier=noise_multiplier,
-                denominator=size,
-            )
-            channel = channels.clipped(channel, numbers["client.clip"])
-            return algorithm._replace(uplink=channel, mechanism=guard)
-        make = functools.partial(_mechanism, config, bound, numbers[threshold])
-        guard = make(noise_multiplier)
-        if privacy.watch:
-            ranges = ((0.0, privacy.watch_loss), (0.0, 1.0))
-            noise = privacy.watch_noise or size / 20
-            _require_more(noise_multiplier, len(ranges), watch_noise=noise)
-            guard = noised_metrics.watching(
-                make,
-                dict(zip(build.WATCHED, ranges, strict=True)),
-                noise_multiplier=noise_multiplier,
-                noise=noise,
-            )
-        return algorithm._replace(mechanism=guard)
+        guard = _mechanism(
+            config, bound, numbers["privacy.threshold"], noise_multiplier
+        )
+    return algorithm._replace(mechanism=guard)
 
 
 def _require_bare(config: ConfigDict, algorithm: Algorithm) -> None:
@@ -250,49 +200,32 @@ def _require_bare(config: ConfigDict, algorithm: Algorithm) -> None:
         raise ValueError(msg)
 
 
-def _require_more(noise_multiplier: float, numbers: int, **noise: float) -> None:
-    """Raises for noise that leaves none of z for the messages, by the name of its key.
-
-    So many `numbers` of a range of one go with a message: see `clipping.split_noise`.
-    """
-    ((key, value),) = noise.items()
-    least = noise_multiplier * math.sqrt(numbers) / 2
-    if noise_multiplier and value <= least:
-        msg = (
-            f"Expected {key} > {rounded_up(least)} with a noise multiplier of "
-            f"{rounded_up(noise_multiplier)}, got {key}={value:g}."
-        )
-        raise ValueError(msg)
-
-
 def _mechanism(
     config: ConfigDict, bound: str, threshold: ArrayLike, z: float
 ) -> Mechanism:
     """Returns the mechanism of a config whose bound and threshold are known."""
     privacy, size = config.privacy, expected(config)
     common = {"noise_multiplier": z, "denominator": size}
-    smallest = privacy.smallest_cohort or size
-    if privacy.noise != "central":
-        validate.at_most(size, "the cohort", smallest_cohort=smallest)
     if privacy.bits:
         shared = privacy.noise in lattice.KINDS
-        poisson = config.cohort.sampling == "poisson"
+        smallest = (privacy.smallest_cohort or size) * shared
+        validate.at_most(size, "the cohort", smallest_cohort=smallest)
+        places, poisson = accounting.places_for, config.cohort.sampling == "poisson"
         return mechanism.integers(
             BOUNDS[bound](threshold),
             bits=privacy.bits,
-            noise=privacy.noise if shared else lattice.OF_SERVER,
-            smallest=smallest if shared else 0,
-            most=tails.places_for(config.data.clients, size) if poisson else size,
-            granularity=privacy.granularity,
+            smallest=smallest,
+            most=places(config.data.clients, size) if poisson else size,
             **common,
-        )
-    if privacy.noise == "distributed":
-        return mechanism.distributed(
-            BOUNDS[bound](threshold), smallest=smallest, **common
         )
     if bound == "adaptive":
         noise = privacy.quantile_noise or size / 20
-        _require_more(z, 1, quantile_noise=noise)
+        if z and noise <= z / 2:  # nothing of z is left for the messages
+            msg = (
+                f"Expected quantile_noise > {rounded_up(z / 2)} with a noise "
+                f"multiplier of {rounded_up(z)}, got quantile_noise={noise:g}."
+            )
+            raise ValueError(msg)
         return mechanism.adaptive(
             threshold,
             quantile=privacy.quantile,

@@ -31,7 +31,6 @@ class Purpose(enum.IntEnum):
     MIXING = 9  # of a message's numbers, before they become integers
     ROUNDING = 10  # to integers
     THRESHOLD = 1 << 16  # noise on an adaptive threshold's count, besides exchanges'
-    WATCHED = 1 << 17  # noise on released metrics, besides exchanges'
     STORED = 0x570  # a seed: of operators that are one matrix for all rounds
     HASHES = 0xFE7C4  # a seed: of the hashes that all rounds of FetchSGD share
     FACTORS = 0xFAC7  # the first factors of lora

@@ -338,18 +338,13 @@ class Mechanism(NamedTuple):
       noise_multiplier: the noise z on a sum over C, as `privacy.accounting` takes it.
       denominator: the fixed number r by which sums are divided.
       smallest: the least number of participants; fewer release nothing.
-      watched: names of the diagnostics that a client adds to its first message, which
-        `encode` then gets as (message, {name: number}), and `release` the sum of.
       wire: `(bits, numbers) -> bits` that a client sends in a round, where its channel
         sends so many bits for messages of so many numbers each.
-      noise: the name of the noise, which prices it: one of `privacy.accounting.NOISES`
-        or of `privacy.lattice.KINDS`.
       extra: the number of numbers that get noise in a round apart from messages.
-      drawn: the number of numbers of noise in an exchange; 0: those of a message.
-      integers: the `privacy.lattice.Integers` that messages become; None: floats.
+      integers: the `privacy.lattice.Integers` that messages become, with Skellam noise;
+        None: floats, with Gaussian noise.
       trailing: how a network sends the last leaves of a summand, which are not the
-        message: "float" takes 32 bits a number; "half" is 1/2 or -1/2, in one bit;
-        "one" is always 1, and not sent.
+        message: "half" is 1/2 or -1/2, in one bit.
       said: what a release says: by whom noise is added, the bound's name, and its C.
     """
 
@@ -360,24 +355,11 @@ class Mechanism(NamedTuple):
     noise_multiplier: float
     denominator: float
     smallest: int = 0
-    watched: tuple[str, ...] = ()
     wire: Callable[[Any, tuple[int, ...]], Any] = lambda bits, numbers: bits
-    noise: str = "gaussian"
     extra: int = 0
-    drawn: int = 0
     integers: Any = None
     trailing: tuple[str, ...] = ()
     said: tuple[str, str, Any] = ("one's own", "one's own", None)
-
-    def told(self, exchange: int, message: Message, diagnostics: dict) -> Any:
-        """Returns a client's message with the metrics that it adds to the first one.
-
-        In every `exchange` but the first, and where nothing is watched, that is the
-        `message` alone; else (message, the watched ones of its `diagnostics` by name).
-        """
-        if exchange or not self.watched:
-            return message
-        return message, {name: diagnostics[name] for name in self.watched}
 
 
 class Algorithm(NamedTuple):

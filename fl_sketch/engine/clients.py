@@ -89,14 +89,11 @@ class DeviceRound(NamedTuple):
         memory = Memory(slot.client.memory, self.server.memory)
         return self.algorithm.uplink, (work.update, memory, self.keys(slot.id), round)
 
-    def encode(
-        self, exchange: int, message: Message, slot: Slot, work: Work
-    ) -> Encoded:
+    def encode(self, exchange: int, message: Message, slot: Slot) -> Encoded:
         """Returns what a client adds to the sum of an exchange."""
         mechanism = self.algorithm.mechanism
         if mechanism is None:
             return Encoded(jax.tree.map(_as_float, message), ())
-        message = mechanism.told(exchange, message, work.diagnostics)
         guard, keys = self.server.guard, self.keys(slot.id)
         return mechanism.encode(guard, exchange, message, keys)
 

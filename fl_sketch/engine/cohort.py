@@ -16,7 +16,7 @@ from fl_sketch.core import validate
 from fl_sketch.core.hashing import sample_without_replacement
 from fl_sketch.core.keys import cohort_key
 from fl_sketch.core.protocols import Key, Roots
-from fl_sketch.privacy.tails import places_for
+from fl_sketch.privacy.accounting import places_for
 
 LEAST = 1e-9  # of a sum of weights, so that a round without weight has a mean of zero
 

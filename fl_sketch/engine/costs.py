@@ -143,7 +143,7 @@ def prices(
     Args:
       download: "model": every client of a round downloads the model. "messages": the
         server sends the round's means, or its downlink's output, and every client
-        replays the server's step (`player.replay`). A client that was away or is new
+        replays the server's step. A client that was away or is new
         downloads what it missed, or the model if that is smaller. "cheapest": the
         smaller of the two for an average client; if both are equal, "messages" where
         no client fetches more. A server that draws from its own key cannot be replayed.
@@ -260,7 +260,6 @@ def _part(algorithm: Algorithm, server: Server, means, replies, client, batches)
     for number in range(len(means)):
         message = player.message(turn(means[:number]).sent)
         if mechanism:
-            message = mechanism.told(number, message, work.diagnostics)
             message = mechanism.encode(server.guard, number, message, arguments[2])
         messages.append(message)
     end = player.ended(algorithm.uplink, turn(means))

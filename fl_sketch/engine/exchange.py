@@ -78,7 +78,7 @@ def exchange(device: DeviceRound, server: Server, slots: Slot) -> Exchanged:
             # Without a mechanism only sums matter, and a linear map can be applied to
             # them.
             sent = player.parts(sent)[0] if plain else player.message(sent)
-            encoded = device.encode(number, sent, slot, work)
+            encoded = device.encode(number, sent, slot)
             shown = () if number else work.diagnostics
             if not plain:  # nor does what a rejected message's client measured count
                 rejected = encoded.rejected > 0

@@ -15,7 +15,7 @@ from fl_sketch.engine.recorder import ABSENCES, Row
 from fl_sketch.workdir.rows import is_column
 
 RESERVED = ("round", "epsilon", "delta", "randomness", "rounds_per_second", *ABSENCES)
-RESERVED_STARTS = ("train_", "bytes_", "clients_", "mechanism_", "noised_")
+RESERVED_STARTS = ("train_", "bytes_", "clients_", "mechanism_")
 LONGEST = 200  # characters of a text that `look` returns
 
 

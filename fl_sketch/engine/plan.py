@@ -3,7 +3,7 @@
 from fl_sketch.core.protocols import Mechanism
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.costs import Traffic
-from fl_sketch.privacy import plans, tails
+from fl_sketch.privacy import accounting
 
 
 def plan_of(
@@ -13,12 +13,12 @@ def plan_of(
     *,
     rounds: int,
     relation: str,
-) -> plans.Plan:
+) -> accounting.Plan:
     """Returns the plan of a run in which a mechanism guards every exchange.
 
     Args:
       traffic: that of the algorithm with this mechanism.
-      relation: the relation of neighbours, one of `plans.RELATIONS`.
+      relation: the relation of neighbours, one of `accounting.RELATIONS`.
 
     Raises:
       ValueError: in one line, for a run that no accountant here can count.
@@ -28,17 +28,15 @@ def plan_of(
     numbers = sum(integers.lengths if integers else traffic.sent)
     population, size = sampler.population, sampler.size
     poisson = sampler.sampling == "poisson"
-    return plans.Plan(
+    return accounting.Plan(
         steps=rounds,
         sample=size,
         population=population,
         sampling=sampler.sampling,
         releases=len(traffic.sent),
         relation=relation,
-        coordinates=(mechanism.drawn or numbers) + mechanism.extra,
-        shares=int(size) if mechanism.smallest else 1,
-        cut=tails.cut_chance(population, size) if poisson else 0.0,
-        noise=mechanism.noise,
+        coordinates=numbers + mechanism.extra,
+        cut=accounting.cut_chance(population, size) if poisson else 0.0,
         integers=integers,
     )
 
@@ -47,7 +45,7 @@ def _refuse(
     mechanism: Mechanism, sampler: Sampler, traffic: Traffic, relation: str
 ) -> None:
     """Raises a ValueError for a run that no accountant here can count."""
-    if sampler.sampling not in plans.SAMPLINGS:
+    if sampler.sampling not in accounting.SAMPLINGS:
         msg = (
             "Expected cohorts of everyone, fixed_size or poisson, with equal weights, "
             "with a mechanism, got others: no accountant covers them."
@@ -58,7 +56,7 @@ def _refuse(
     ):  # all see whether there were enough, and so how many
         msg = (
             "Expected relation='replace_one' and cohorts of everyone or fixed_size "
-            f"with distributed noise, got {relation!r} and {sampler.sampling!r}."
+            f"with noise in shares, got {relation!r} and {sampler.sampling!r}."
         )
         raise ValueError(msg)
     if traffic.stateful and sampler.sampling == "fixed":
@@ -69,10 +67,6 @@ def _refuse(
             "cohort.sampling=fixed."
         )
         raise ValueError(msg)
-    if (mechanism.smallest or mechanism.integers) and traffic.coded:
-        noise = mechanism.noise if mechanism.integers else "distributed"
-        msg = (
-            f"Expected messages of floats with noise={noise}, got messages that are "
-            "coded otherwise."
-        )
+    if mechanism.integers and traffic.coded:
+        msg = "Expected messages of floats, which become integers, got coded ones."
         raise ValueError(msg)

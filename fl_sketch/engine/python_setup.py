@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ from fl_sketch.engine.round import State, initial_state, make_round
 from fl_sketch.engine.rounds import Play, compile_rounds
 from fl_sketch.engine.task import Task
 from fl_sketch.models import params_io
+from fl_sketch.privacy import noise_size
 from fl_sketch.privacy.guarantee import Guarantee, promised, require_left
 from fl_sketch.workdir import odometer
 from fl_sketch.workdir.identity import identity_of
@@ -101,6 +103,9 @@ class PythonSetup(NamedTuple):
             chosen = make(guarantee.noise_multiplier)
             checks.require_noise_of(chosen, guarantee.noise_multiplier)
         checks.require_noise(chosen, target)
+        found, *helps = *noise_size.lines(guarantee, clients=self.sampler.size), ""
+        if any(helps):
+            warnings.warn(f"{found}: {helps[0]}", stacklevel=3)
         if not guarantee:
             checks.require_batches(self.batches, self.batch, self.clients)
             checks.require_finite(self.clients)
@@ -275,7 +280,6 @@ class PythonSetup(NamedTuple):
             "exchanges": len(chosen.traffic.sent),
             **(guarantee.facts if guarantee else {}),
             **_said(guard),
-            "noised": [f"noised_{name}" for name in guard.watched] if guard else [],
         }
 
     def _config(self, chosen: Chosen) -> dict[str, Any]:

@@ -46,7 +46,7 @@ from fl_sketch.engine.python_setup import MakeAlgorithm, PythonSetup
 from fl_sketch.engine.recorder import Row
 from fl_sketch.engine.resumable import Progress
 from fl_sketch.engine.task import Task
-from fl_sketch.privacy import plans
+from fl_sketch.privacy import accounting
 from fl_sketch.privacy.guarantee import Guarantee
 from fl_sketch.workdir.folder import Workdir
 
@@ -202,7 +202,7 @@ def simulate(
       download: how clients get the model; see `engine.costs.prices`. If clients of a
         continued run now replay the server's steps and did not before, they count as
         new.
-      relation: the neighbours of a mechanism's guarantee, one of `plans.RELATIONS`.
+      relation: the neighbours of a mechanism's guarantee, of `accounting.RELATIONS`.
       delta: the delta of the guarantee.
       target_epsilon: the run stops before its epsilon exceeds this; 0: no limit.
       data: "resident" stores examples on the devices. "streamed" sends batches from the
@@ -218,7 +218,7 @@ def simulate(
     checks.require_made_by(Clients, "data.clients", clients=clients)
     _require_one_beginning(state, workdir)
     fetch = fetching(batches, steps=steps, batch=batch)
-    validate.one_of(plans.RELATIONS, relation=relation)
+    validate.one_of(accounting.RELATIONS, relation=relation)
     validate.in_range(0, 1, delta=delta)
     validate.in_range(0, float("inf"), target_epsilon=target_epsilon)
     own = {"workdir": workdir, "partition": partition, "bar": bar}

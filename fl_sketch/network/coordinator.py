@@ -2,57 +2,54 @@
 
 It draws cohorts, adds messages up and takes the server's step, as `engine` does it for
 clients in one program. A site that does not answer, or answers with anything but a
-message of this round, is left out of it, and one line says so. With too few left,
-nothing is released: the round is asked for again, in the same frames, which sites
-answer with the same messages at no further cost.
+message of this exchange, is left out of the round, and a line with its name says so.
+With too few left nothing is released, and the exchange is asked for again.
+
+With noise or under masks, a round of which something may have been released when a
+coordinator was stopped is over: it counts, and releases nothing. Two sums of it would
+show their difference.
 """
 
+import hashlib
+import json
 import pathlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
-from fl_sketch.core.keys import again, of_client, of_round, roots_of
-from fl_sketch.core.protocols import Keys, Roots, Server
+from fl_sketch.core import files
+from fl_sketch.core.keys import again, of_client, of_round
+from fl_sketch.core.protocols import Roots
 from fl_sketch.engine import cohort as cohorts
 from fl_sketch.engine.clients import zeros
-from fl_sketch.engine.cohort import Sampler
+from fl_sketch.engine.cohort import LEAST, Sampler
 from fl_sketch.engine.exchange import added
-from fl_sketch.engine.round import Report, State
-from fl_sketch.network import exchange_sums, following, frames, site, site_sums
-from fl_sketch.network.conversation import Conversation
-from fl_sketch.network.ends import Ends
-from fl_sketch.network.exchange_sums import Came
-from fl_sketch.network.following import History
-from fl_sketch.network.frames import Frame, Kind
-from fl_sketch.network.known import Heard
-from fl_sketch.network.released import Released
-from fl_sketch.network.round_report import (
-    Asked,
-    Silence,
-    Spoken,
-    asked_of,
-    report_of,
-)
+from fl_sketch.engine.recorder import column_of
+from fl_sketch.engine.round import Report, SimulatorOnly, State
+from fl_sketch.network import messages, secure_sum, site
+from fl_sketch.network.messages import Kind, Message
+from fl_sketch.network.programs import Counts, Programs
+from fl_sketch.network.secure_sum import Sum
 
-Make = Callable[[int], Frame]
+# `(message for each client, seconds) -> answers`; an empty one of a site that the
+# message reached and that did not answer.
 Send = Callable[[Mapping[int, bytes], float], Mapping[int, bytes]]
+BEGUN, ENDS = "begun", "ends.json"  # in the coordinator's folder
+LONGEST = 31  # rounds in which a site that does not answer is not asked
 
 
-class TooFew(RuntimeError):
+class TooFew(ValueError):
     """Too few sites answer for a round to be released."""
 
 
 class Rules(NamedTuple):
     """When a round goes on without a site.
 
-    Attributes:
-      seconds: how long a site has for an answer.
-      smallest: the least number of messages of a round that is released.
-      attempts: how often a round of fewer is asked for.
-      pause: seconds between these.
+    A site has some seconds for an answer. A round of fewer than the smallest number of
+    messages is not released, and is asked for so many times, with a pause between them.
     """
 
     seconds: float = 60.0
@@ -61,340 +58,343 @@ class Rules(NamedTuple):
     pause: float = 1.0
 
 
+class Cohort(NamedTuple):
+    """The clients of a round, and the sizes that `engine.cohort.Cohort` has."""
+
+    clients: tuple[int, ...]
+    denominator: np.float32
+    population: np.float32
+
+
+class Added(NamedTuple):
+    """Whose messages came, their sum (None: of too few), and the bytes of each."""
+
+    clients: tuple[int, ...]
+    total: Any
+    size: int = 0
+
+
 class Coordinator:
     """Plays rounds with sites."""
 
     def __init__(
         self,
-        conversation: Conversation,
+        programs: Programs,
         sampler: Sampler,
         roots: Roots,
         send: Send,
         *,
-        terms: Callable[[int], Mapping[str, Any]] = lambda client: {},
+        run: str,
+        names: Sequence[str],
+        folder: pathlib.Path,
+        terms: Mapping[str, Any] | None = None,
+        secret: bool = False,
         rules: Rules = Rules(),  # noqa: B008 - immutable
-        follows: bool = False,
-        back: Callable[[], Sequence[int]] = tuple,
-        folder: pathlib.Path | None = None,
+        before_round: Callable[[], None] = lambda: None,
         say: Callable[[str], None] = print,
     ):
-        """Takes what a run needs of the sites' side.
+        """Takes what a run needs.
 
         Args:
-          conversation: the programs of the algorithm.
-          sampler: who takes part in a round.
-          roots: the roots of the run.
-          send: `(frame for each client, seconds) -> answers of those that came`.
-          terms: `(client) -> notes` of the frame by which a site joins the run.
-          rules: when a round goes on without a site.
-          follows: whether sites take the server's steps themselves.
-          back: `() -> rounds` that have a checkpoint, to which this run may go back.
-          folder: where it keeps what it must know after a kill; None: nowhere.
-          say: prints a line.
+          run, names: the name of the run, and those of the sites by client.
+          folder: where it keeps what it must know after a kill.
+          terms: the notes of the message by which a site joins.
+          secret: whether noise must be secret: then it is also a function of the sum.
+          before_round: is called when nothing of a round was released; may raise.
         """
-        self._talk, self._sampler, self._roots = conversation, sampler, roots
-        self._send, self._terms, self._rules = send, terms, rules
-        self._back, self._say = back, say
-        self._history = History(conversation) if follows else None
-        self._ends = Ends(folder)
-        self._sums = Released(roots_of(roots).secret, folder)
-        self._joined: dict[int, dict[str, Any]] = {}
-        self._said: dict[int, str] = {}
-        self._silence, self._most = Silence(), conversation.longest
+        for name, value in rules._asdict().items():
+            if value < (0 if name == "pause" else 1):
+                msg = f"Expected {name} to be at least 1, got {name}={value}."
+                raise ValueError(msg)
+        self._programs, self._sampler, self._roots = programs, sampler, roots
+        self._transport, self._run, self._names = send, run, names
+        self._terms, self._rules, self._folder = terms or {}, rules, folder
+        self._secret, self._poisson = secret, sampler.sampling == "poisson"
+        self._smallest = max(rules.smallest, programs.fewest)
+        self._before_round, self._say = before_round, say
         self._drawn = jax.jit(lambda number: cohorts.of_round(sampler, roots, number))
-
-    def join(
-        self, clients: Collection[int], done: int, playing: int = -1
-    ) -> dict[int, dict[str, Any]]:
-        """Tells sites the terms of the run; returns what each that joins says.
-
-        Args:
-          done: the number of rounds done.
-          playing: the round that is being played, if one is.
-        """
-        for client in clients:
-            self._joined.pop(client, None)
-        asked = {
-            one: Frame(
-                Kind.TERMS,
-                done,
-                site=one,
-                notes={**self._terms(one), "client": one, "playing": playing},
-            )
-            for one in clients
-        }
-        for client, answer in self._answers(asked, Kind.HELLO).items():
-            if answer.program != self._talk.digest:
-                self._say(f"site {client} runs other programs: {_versions(answer)}")
-            else:
-                self._joined[client] = answer.notes
-                if self._history:
-                    has = int(answer.notes.get("follows", -1))
-                    digest = str(answer.notes.get("server", ""))
-                    self._history.joined(client, has, digest)
-        return {one: self._joined[one] for one in clients if one in self._joined}
+        self._joined = set[int]()
+        self._reached, self._refused = set[int](), set[int]()
+        self._missed: dict[int, tuple[int, int]] = {}  # how often, and until when
+        self._said: dict[int, str] = {}
+        begun, ends = folder / BEGUN, folder / ENDS
+        self._begun = self._lost = int(begun.read_text()) if begun.exists() else -1
+        # The last round in which sites counted that have not confirmed its end, and of
+        # such rounds the counts and the mean.
+        self._ends, self._means = {}, {}
+        if ends.exists():
+            sites, self._means = json.loads(ends.read_text())
+            self._ends = {int(client): number for client, number in sites.items()}
 
     def one_round(self, state: State, number: int) -> tuple[State, Report]:
         """Returns the state after a round, and its report along an axis of one."""
-        server, asked = state.server, self.asked(number)
-        keys = of_client(of_round(self._roots, number), 0)
+        self._before_round()
+        self.end_rounds(number)
+        programs, server, self._reached = self._programs, state.server, set()
+        keys, drawn = of_client(of_round(self._roots, number), 0), self._cohort(number)
+        careful = programs.noisy or programs.masked
+        lost = careful and number <= self._lost
+        if lost:
+            self._say(
+                f"round {number + 1} had begun when this run was stopped: it counts, "
+                "and releases nothing"
+            )
+        clients, means, guard, released = drawn.clients, (), server.guard, {}
+        payload = programs.model.pack(jax.device_get(programs.of_model(server)))
+        up = down = 0
+        for exchange, one in enumerate(programs.exchanges):
+            known = server, keys, self._counts(drawn, clients), means
+            if lost:
+                came = self._nothing(exchange)
+            else:
+                came = self._summed(clients, number, exchange, payload, drawn, known)
+            down += len(payload) if exchange else 0
+            clients, up = came.clients, up + came.size
+            if careful:
+                self._begin(number)
+            counts = self._counts(drawn, clients)
+            if self._secret or lost:  # another sum has other noise
+                digest = hashlib.sha256()
+                for leaf in jax.tree.leaves((came.total, guard)):
+                    digest.update(np.asarray(leaf).tobytes())
+                keys = keys._replace(server=again(keys.server, digest.digest()))
+            of_sum = programs.release(exchange, came.total, guard, keys, counts)
+            guard, released = of_sum.state, added(released, of_sum.released)
+            means = (*means, of_sum.mean)
+            payload = one.down.pack(jax.tree.leaves(jax.device_get(of_sum.mean)))
+        counts = self._counts(drawn, clients)
+        after = programs.serve(server, guard, keys, counts, means)
+        if programs.stateful and clients:
+            self._means[str(number)] = [*map(float, counts)], payload.hex()
+            self._keep_ends(self._ends | dict.fromkeys(clients, number))
+        for name in programs.worked.diagnostics:  # stays at the sites
+            released[column_of(name)] = np.float32(np.nan)
+        # Questions that did not reach a site are not counted.
+        asked = np.array(
+            [c if c in self._reached else -1 for c in drawn.clients] or [-1]
+        )
+        answered = np.isin(asked, clients)
+        sizes: Any = asked, answered, np.int64(up), np.int64(down), {}
+        shown = SimulatorOnly(*sizes)
+        report = jax.tree.map(lambda x: np.asarray(x)[None], Report(released, shown))
+        return State(after, ()), report
+
+    def end_rounds(self, number: int) -> None:
+        """Sends sites the ends of rounds before this one that they have not confirmed.
+
+        The state after these rounds is on the coordinator's disk by then. Ends of later
+        rounds are forgotten: these were lost with the coordinator's process.
+        """
+        ends = {one: at for one, at in self._ends.items() if at < number}
+        last, asked, self._refused = len(self._programs.exchanges) - 1, {}, set()
+        for client in (one for one in ends if self._is_asked(one, number)):
+            counts, mean = self._means[str(ends[client])]
+            at, notes = (self._run, ends[client], last, client), {"counts": counts}
+            asked[client] = Message(Kind.END, *at, notes, bytes.fromhex(mean))
+        confirmed = {*self._joined_answers(asked, Kind.DONE, number)} | self._refused
+        left = {one: at for one, at in ends.items() if one not in confirmed}
+        if left != self._ends:
+            self._keep_ends(left)
+
+    def _keep_ends(self, ends: dict[int, int]) -> None:
+        self._ends, needed = ends, {str(at) for at in ends.values()}
+        self._means = {at: self._means[at] for at in self._means if at in needed}
+        files.write_text(self._folder / ENDS, json.dumps([ends, self._means]))
+
+    def _begin(self, number: int) -> None:
+        """Notes on the disk that something of a round may be released from here on."""
+        if self._begun < number:
+            files.write_text(self._folder / BEGUN, str(number))
+            self._begun = number
+
+    def _cohort(self, number: int) -> Cohort:
+        """Returns the clients of a round, which all count alike."""
+        drawn = jax.device_get(self._drawn(number))
+        clients = tuple(int(one) for one in drawn.ids[drawn.weights > 0])
+        sizes = drawn.denominator, drawn.population
+        return Cohort(clients, *map(np.float32, sizes))
+
+    def _counts(self, drawn: Cohort, clients: Collection[int]) -> Counts:
+        """Returns how clients count if these of them answer, as `engine.round` does."""
+        if mechanism := self._programs.algorithm.mechanism:  # noise hides who answers
+            expected = np.float32(mechanism.denominator)
+            return Counts(expected, expected, drawn.population)
+        present, divided = np.float32(len(clients)), drawn.denominator
+        if not self._poisson:
+            divided = max(present, np.float32(LEAST))
+        return Counts(divided, present, drawn.population)
+
+    def _nothing(self, exchange: int) -> Added:
+        """Returns the sum of an exchange in which nobody takes part."""
+        return Added((), zeros(self._programs.exchanges[exchange].summand))
+
+    def _summed(
+        self, clients, number: int, exchange: int, payload: bytes, drawn: Cohort, known
+    ) -> Added:
+        """Returns the sum of an exchange, which is asked for until enough answer."""
+        if len(clients) < (self._smallest if self._poisson else self._programs.fewest):
+            return self._nothing(exchange)
+        kind, few = Kind.MEAN if exchange else Kind.MODEL, 0
+        notes = {"counts": [*map(float, known[2])]}
+        asked = [one for one in clients if self._is_asked(one, number)]
         for attempt in range(self._rules.attempts):
             if attempt:
                 time.sleep(self._rules.pause)
-            spoken = self._spoken(server, asked, keys, number, attempt)
-            if isinstance(spoken, Spoken):
-                break
-            few, enough = len(spoken.clients), max(self._smallest, spoken.needed)
-            self._say(
-                f"round {number + 1}: {few} sites answered, {enough} must; nothing is "
-                "released, and the round is asked for again"
-            )
-        else:
-            msg = (
-                f"Expected {enough} sites in round {number + 1}, got {few} after "
-                f"{self._rules.attempts} attempts: see the lines above. To continue, "
-                "run the same command again."
-            )
-            raise TooFew(msg)
-        counts = asked.among(spoken.counted)
-        after = self._talk.serve(server, spoken.guard, keys, counts, spoken.heard.means)
-        if self._history:
-            self._history.note(number, spoken.heard.means, counts)
-            self._history.got(spoken.seen, number)
-            self._history.heard(spoken.counted)
-        self._end(spoken, server, keys, counts, number)
-        return State(after, ()), report_of(asked, spoken, self._talk.measures)
-
-    def asked(self, number: int) -> Asked:
-        """Returns the clients of a round."""
-        cohort = jax.device_get(self._drawn(number))
-        return asked_of(cohort, self._talk.algorithm.mechanism, self._poisson)
-
-    @property
-    def _poisson(self) -> bool:
-        return self._sampler.sampling == "poisson"
-
-    @property
-    def _smallest(self) -> int:
-        return max(self._rules.smallest, self._talk.fewest)
-
-    def _spoken(
-        self, server: Server, asked: Asked, keys: Keys, number: int, attempt: int
-    ) -> Spoken | Came:
-        """Plays the exchanges of a round; returns what came, if from too few."""
-        clients = [int(one) for one in asked.ids[asked.weights > 0]]
-        heard_from = self._silence.without(clients, number)
-        if not attempt and len(heard_from) >= self._smallest:
-            clients = heard_from
-        self._ends.begin(number)
-        self._catch_up(clients, number)
-        spoken = Spoken(tuple(clients), Heard(), server.guard, {}, tuple(clients), {})
-        payload = b""
-        for exchange in range(len(self._talk.exchanges)):
-            counts = asked.among(spoken.counted)
-            said: dict[str, Any] = {"counts": [float(one) for one in counts]}
-            if self._talk.masked:
-                said["sum"] = [len(spoken.counted), attempt]
-            down = Frame(Kind.MEAN, number, exchange - 1, notes=said, payload=payload)
-            begin = following.begins(self._history, self._talk, server, number, said)
-            make = begin if not exchange else lambda client, down=down: down
-            known = (server, keys, counts, spoken.heard)
-            which = int(self._talk.choice(*known))
-            at = (number, exchange, which)
-            came = self._summed(spoken.counted, asked, make, known, at)
-            if 0 < len(came.clients) < self._smallest or came.total is None:
+                self._before_round() if not exchange else None
+            if attempt or len(asked) < self._smallest:
+                asked = clients
+            about = notes | {"attempt": attempt} if self._programs.masked else notes
+            question = Message(kind, self._run, number, exchange, 0, about, payload)
+            if self._programs.masked:
+                came = self._masked(asked, question, known)
+            else:
+                came = self._plain(asked, question, drawn, known)
+            few = len(came.clients)
+            if came.total is not None and (not few or few >= self._smallest):
                 return came
-            spoken = self._released(spoken, came, keys, asked, at)
-            if not exchange:
-                spoken = spoken._replace(seen=came.seen)
-            if exchange + 1 < len(self._talk.exchanges):
-                payload = self._told(spoken, server, keys, counts)
-                spoken = spoken._replace(bytes_told=spoken.bytes_told + len(payload))
-        return spoken
-
-    def _summed(self, clients, asked: Asked, make: Make, known, at) -> Came:
-        """Returns what comes of an exchange."""
-        talk, (number, exchange, which) = self._talk, at
-        if len(clients) < (self._smallest if self._poisson else talk.fewest):
-            return Came((), zeros(talk.summands[exchange]))
-        if not talk.masked:
-            answers = self._asked(clients, make, number, exchange)
-            return exchange_sums.of_messages(
-                talk, (exchange, which), answers, asked, known, self._say
+            self._say(
+                f"round {number + 1}: {few} sites answered, {self._smallest} must; "
+                "nothing is released, and they are asked again"
             )
-        terms = site_sums.terms_of(talk, number, exchange, len(clients))
-        self._most = max(talk.longest, exchange_sums.longest(terms))
-
-        def ask(stage: str, requests: Mapping[int, bytes]) -> Mapping[int, bytes]:
-            sent = {
-                one: Frame(Kind.SUM, number, exchange, one, talk.digest, {}, request)
-                for one, request in requests.items()
-            }
-            kind = Kind.MESSAGE if stage == "numbers" else Kind.PART
-            return _payloads(self._answers(sent, kind, number, exchange))
-
-        first = _payloads(self._asked(clients, make, number, exchange, Kind.PART))
-        parties = exchange_sums.Parties(clients, first, ask, self._smallest)
-        return exchange_sums.under_masks(
-            talk, exchange, terms, parties, known, self._say
+        msg = (
+            f"Expected {self._smallest} sites in round {number + 1}, got {few} after "
+            f"{self._rules.attempts} attempts: see the lines above. To continue, "
+            "run the same command again."
         )
+        raise TooFew(msg)
 
-    def _released(self, spoken, came: Came, keys, asked: Asked, at) -> Spoken:
-        """Returns the round after the mean of an exchange."""
-        number, exchange, which = at
-        came, keys = self._once(came, spoken.guard, keys, (number, exchange))
-        counts = asked.among(came.clients)
-        found = self._talk.release(exchange, came.total, spoken.guard, keys, counts)
-        heard = spoken.heard._replace(means=(*spoken.heard.means, found.mean))
-        up = self._talk.exchanges[exchange].up[which].size
-        return spoken._replace(
-            heard=heard,
-            guard=found.state,
-            released=added(spoken.released, found.released),
-            counted=came.clients,
-            bytes_up=spoken.bytes_up + up,
+    def _plain(self, asked, question: Message, drawn: Cohort, known) -> Added:
+        """Returns the weighted sum of messages in the clear."""
+        programs, exchange, (server, keys, _, means) = (
+            self._programs,
+            question.exchange,
+            known,
         )
+        which, arrays, total = int(programs.choice(*known)), {}, None
+        layout = programs.exchanges[exchange].up[which]
+        answers = self._asked(asked, question, Kind.MESSAGE)
+        for client, answer in answers.items():
+            try:
+                arrays[client] = layout.unpack(answer.payload)
+            except ValueError as error:
+                self._complain(client, str(error))
+        clients = tuple(one for one in drawn.clients if one in arrays)
+        state = server, keys, self._counts(drawn, clients), means
+        for client in clients:  # in one order, whoever answered late
+            one = programs.summand(exchange, which, *state, arrays[client])
+            total = zeros(one) if total is None else total
+            total = programs.add(total, one)
+        return Added(clients, total, layout.size)
 
-    def _once(self, came: Came, guard, keys: Keys, at) -> tuple[Came, Keys]:
-        """Returns a sum and the keys of its noise; none if another was released."""
-        mechanism, (number, exchange) = self._talk.algorithm.mechanism, at
-        if not (mechanism and mechanism.noise_multiplier):
-            return came, keys
-        digest = self._sums.other(number, exchange, (came.total, guard))
-        if not digest:
-            return came, keys
-        self._say(
-            f"round {number + 1}: another sum of it was released before this run was "
-            "stopped; nothing is released"
-        )
-        none = Came((), zeros(self._talk.summands[exchange]))
-        return none, keys._replace(server=again(keys.server, digest))
+    def _masked(self, asked, question: Message, known) -> Added:
+        """Returns the sum of masked messages, to which all of a roster must stay."""
+        programs, at = self._programs, question.exchange
+        (field,) = programs.exchanges[at].up[0].fields
+        place = self._run, question.round, at, question.notes["attempt"]
+        sum_ = Sum(*place, field.count, field.bits)
 
-    def _told(self, spoken, server, keys, counts) -> bytes:
-        """Returns what clients need of the newest mean, or the replies after it."""
-        means = spoken.heard.means
-        last = len(means) - 1
-        one = self._talk.exchanges[last]
-        replies: list[Any] = []
-        if not one.told and one.replies:
-            whole = self._talk.replied(server, keys, counts, means)
-            replies = jax.device_get(whole)[-one.replies :]
-        return self._talk.told_of(last, jax.device_get(means[last]), replies)
+        def stage(kind: Kind, clients, payload: bytes, answer: Kind, size: int):
+            asks = question._replace(kind=kind, payload=payload)
+            return self._whole(self._asked(clients, asks, answer), size)
 
-    def _end(self, spoken, server, keys, counts, number: int) -> None:
-        """Tells the sites of a round how it ended, where they keep something."""
-        if not self._talk.stateful:
-            return
-        payload = self._told(spoken, server, keys, counts)
-        last = len(self._talk.exchanges) - 1
-        said = {"counts": [float(one) for one in counts], "back": [*self._back()]}
-        for client in spoken.asked:
-            if client in self._ends:
-                continue  # it is still in an earlier round, and was not asked
-            counted = client in spoken.counted
-            notes = {**said, "counted": counted}
-            at = (number, last, client, self._talk.digest)
-            end = Frame(Kind.END, *at, notes, payload if counted else b"")
-            self._ends.add(client, end)
-        self._deliver(spoken.counted)
-        self._ends.keep()
+        size = secure_sum.KEY + secure_sum.SIGNATURE
+        keys = stage(question.kind, asked, question.payload, Kind.KEYS, size)
+        clients, roster = tuple(sorted(keys)), secure_sum.write_roster(keys)
+        if len(clients) < self._smallest:
+            return Added(clients, None)
+        masked = stage(Kind.ROSTER, clients, roster, Kind.MESSAGE, sum_.size)
+        if len(masked) < len(clients):
+            return Added(tuple(masked), None)
+        self._begin(question.round)
+        seeds = stage(Kind.REVEAL, clients, b"", Kind.SEED, secure_sum.SEED)
+        if len(seeds) < len(clients):  # the others reveal theirs for no other roster
+            self._say(
+                f"round {question.round + 1}: a site left before the sum could be "
+                "read: the round counts, and releases nothing"
+            )
+            return self._nothing(at)
+        numbers = secure_sum.total(sum_, masked, seeds)
+        total = programs.of_sum(*known, numbers, np.float32(len(clients)))
+        return Added(clients, total, sum_.size)
 
-    def _deliver(self, clients: Collection[int]) -> None:
-        """Sends sites the ends of rounds that they have not confirmed."""
-        for client in self._answers(self._ends.of(clients), Kind.DONE):
-            self._ends.drop(client)
+    def _whole(self, answers: Mapping[int, Message], size: int) -> dict[int, bytes]:
+        """Returns the payloads that have their only possible length."""
+        payloads = {client: one.payload for client, one in answers.items()}
+        for client in (one for one in payloads if len(payloads[one]) != size):
+            self._complain(client, "sent a message of another length")
+        return {client: one for client, one in payloads.items() if len(one) == size}
 
-    def _catch_up(self, clients: Collection[int], number: int) -> None:
-        """Joins sites that are not in the run, and ends rounds that are open there."""
-        self._deliver([one for one in clients if one in self._joined])
-        missing = [one for one in clients if one not in self._joined]
-        if missing:  # or if they began anew
-            self.join(missing, number)
-            self._deliver([one for one in missing if one in self._joined])
+    def _asked(self, clients, question: Message, kind: Kind) -> dict[int, Message]:
+        """Returns what sites answer to a question."""
+        here = [one for one in clients if one not in self._ends]
+        sent = {client: question._replace(site=client) for client in here}
+        if question.kind in (Kind.MODEL, Kind.MEAN):
+            return self._joined_answers(sent, kind, question.round)
+        return self._answers(sent, kind)
 
-    def _asked(
-        self,
-        clients: Sequence[int],
-        make: Make,
-        number: int,
-        exchange: int,
-        kind: Kind = Kind.MESSAGE,
-    ) -> dict[int, Frame]:
-        """Returns what sites send that answer a frame."""
-        here = [one for one in clients if one in self._joined and one not in self._ends]
-
-        def made(client: int) -> Frame:
-            return make(client)._replace(site=client, program=self._talk.digest)
-
-        sent = {one: made(one) for one in here}
-        answers = self._answers(sent, kind, number, exchange)
-        began = [one for one in here if one not in self._joined]  # they began anew
-        if began:
-            self.join(began, number, playing=number)
-            anew = {one: made(one) for one in began if one in self._joined}
-            answers |= self._answers(anew, kind, number, exchange)
+    def _joined_answers(
+        self, sent: Mapping[int, Message], kind: Kind, done: int
+    ) -> dict[int, Message]:
+        """Returns answers of sites, which join before, or if they began anew."""
+        answers, left = {}, dict(sent)
+        for _ in range(2):
+            missing = [one for one in left if one not in self._joined]
+            terms = Message(Kind.TERMS, self._run, done, 0, 0, self._terms)
+            asked = {one: terms._replace(site=one) for one in missing}
+            self._joined |= {*self._answers(asked, Kind.HELLO)}
+            here = {c: one for c, one in left.items() if c in self._joined}
+            answers |= self._answers(here, kind)
+            left = {c: one for c, one in here.items() if c not in self._joined}
         return answers
 
-    def _answers(
-        self, sent: Mapping[int, Frame], kind: Kind, number: int = -1, exchange: int = 0
-    ) -> dict[int, Frame]:
+    def _answers(self, sent: Mapping[int, Message], kind: Kind) -> dict[int, Message]:
         """Returns the answers of this kind that came in time and are whole."""
-        data = {client: frames.write(frame) for client, frame in sent.items()}
-        came, found = self._send(data, self._rules.seconds) if data else {}, {}
-        for client in sent:
-            if client not in came:
-                later = self._silence.missed(client)
-                limit = f"within {self._rules.seconds:g} s{later}"
-                self._say(f"site {client} did not answer {limit}")
+        data = {client: messages.pack(one) for client, one in sent.items()}
+        came = self._transport(data, self._rules.seconds) if data else {}
+        found, most = {}, max(self._programs.longest[0], 2**10)
+        for client, question in sent.items():
+            if question.kind in (Kind.MODEL, Kind.MEAN) and client in came:
+                self._reached.add(client)
+            if not came.get(client):
+                self._absent(client, question.round)
                 continue
-            self._silence.ended(client)
+            if self._missed.pop(client, None):
+                self._say(f"{self._names[client]} answers again")
             try:
-                answer = frames.read(came[client], self._most)
-                self._require(answer, kind, client, (number, exchange))
+                answer = messages.read(came[client], most)
+            except ValueError as error:
+                self._complain(client, str(error))
+                continue
+            if answer[:5] == question._replace(kind=kind)[:5]:
                 found[client] = answer
                 self._said.pop(client, None)
-            except ValueError as error:
-                if self._said.get(client) != str(error):  # once, if it stays the same
-                    self._say(f"site {client}: {error}")
-                self._said[client] = str(error)
+            elif answer.kind != Kind.REFUSED:
+                self._complain(client, "sent an answer to another question")
+            elif answer.notes.get("code") == site.UNKNOWN:
+                self._joined.discard(client)
+            else:
+                self._refused.add(client)
+                reason = messages.line(answer.notes.get("reason", ""))
+                self._complain(client, f"refuses: {reason}")
         return found
 
-    def _require(self, answer: Frame, kind: Kind, client: int, at) -> None:
-        """Raises unless an answer is what was asked for."""
-        if answer.kind == Kind.REFUSED:
-            self._refused(answer, client)
-        got, expected = (answer.kind, answer.site), (kind, client)
-        if kind in (Kind.MESSAGE, Kind.PART):
-            got += (answer.round, answer.exchange, answer.program)
-            expected += (*at, self._talk.digest)
-        if got != expected:
-            msg = (
-                f"Expected a {kind.name} of site {client}, round {at[0]}, exchange "
-                f"{at[1]}, got a {answer.kind.name} of site {answer.site}, round "
-                f"{answer.round}, exchange {answer.exchange}."
-            )
-            raise ValueError(msg)
+    def _is_asked(self, client: int, number: int) -> bool:
+        return self._missed.get(client, (0, 0))[1] <= number
 
-    def _refused(self, answer: Frame, client: int) -> None:
-        """Raises with the reason of a site that refuses."""
-        code = answer.notes.get("code")
-        if code == site.TERMS:
-            self._joined.pop(client, None)
-        elif code == "unknown" and client in self._ends:
-            lost = self._ends.drop(client).notes["counted"]
-            if not lost:
-                msg = "it never began a round in which it did not count."
-                raise ValueError(msg)
-        reason = str(answer.notes.get("reason", ""))[:400]
-        msg = f"refuses round {answer.round + 1}: {' '.join(reason.split())}"
-        raise ValueError(msg)
+    def _absent(self, client: int, number: int) -> None:
+        """Notes that a site did not answer: it is asked ever more seldom."""
+        times = self._missed.get(client, (0, 0))[0] + 1
+        rounds = min(2 ** (times - 1) - 1, LONGEST)
+        self._missed[client] = times, number + 1 + rounds
+        self._complain(
+            client,
+            f"did not answer within {self._rules.seconds:g} s: see that "
+            "startup/start.sh runs there, or start it. Rounds go on without it, and it "
+            "takes part again when it is back",
+        )
 
-
-def _payloads(answers: Mapping[int, Frame]) -> dict[int, bytes]:
-    return {client: answer.payload for client, answer in answers.items()}
-
-
-def _versions(answer: Frame) -> str:
-    """Says which versions of packages a site has."""
-    versions = answer.notes.get("versions", {})
-    return ", ".join(f"{name} {one}" for name, one in sorted(versions.items()))[:400]
+    def _complain(self, client: int, text: str) -> None:
+        """Prints a line about a site, once if it stays the same."""
+        if self._said.get(client) != text:
+            self._say(f"{self._names[client]}: {text}")
+        self._said[client] = text

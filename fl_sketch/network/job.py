@@ -2,25 +2,22 @@
 
 The coordinator has the config and the test data. A site has its own examples, and gets
 the config with the terms of the run. What a config says of training data is then for
-the provisioner alone, who deals a data set out to sites on one machine.
+one machine alone, where a data set is split among the folders of sites.
 """
 
 import dataclasses
-import fcntl
 import functools
-import os
+import json
 import pathlib
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from fl_sketch.config import inputs, parse
-from fl_sketch.config.privacy import protection_of
-from fl_sketch.core import files, plugins, pretrained
+from fl_sketch.config import inputs, parse, privacy
+from fl_sketch.core import plugins, pretrained
 from fl_sketch.core.mappings import flat
 from fl_sketch.data import batches as client_batches
 from fl_sketch.data import npz, raw
@@ -28,50 +25,41 @@ from fl_sketch.data.class_subset import ALL
 from fl_sketch.data.examples import Examples, Splits, with_classes
 from fl_sketch.data.partition import Partition
 from fl_sketch.models.losses import KINDS
-from fl_sketch.network import identities
-from fl_sketch.network.conversation import Conversation
-from fl_sketch.network.refused import Refused
+from fl_sketch.network import messages, policy, secure_sum
+from fl_sketch.network.messages import Message
+from fl_sketch.network.policy import Budget, Refused, SitePolicy
+from fl_sketch.network.programs import Programs
 from fl_sketch.network.site import Part
-from fl_sketch.network.site_file import Lent
-from fl_sketch.network.site_states import SiteStates
-from fl_sketch.network.spending import Spending
 from fl_sketch.run import setup as setups
-from fl_sketch.run.setup import Setup
+from fl_sketch.run.setup import Setup, prepare
 from fl_sketch.transforms.trains import ALL as ALL_TRAIN
-from fl_sketch.workdir import identity, secrets
-from fl_sketch.workdir.identity import TABLES
+from fl_sketch.workdir import secrets
+from fl_sketch.workdir.identity import TABLES, versions
 
 RUNS = "runs"  # the folder of a site's runs
-NAME = re.compile("[0-9a-f]{32}")  # of a run
-ALIKE = {  # keys that a network has no use for, and their values
+MOST_RUNS = 1000  # folders in it
+DATA = "data.npz"
+SMALL = 2**16  # examples
+ALIKE = {  # keys that sites have no use for, and their values
     "data.held_out": (0.0,),
     "clients_every": (0,),
-    "cohort.sampling": ("fixed", "everyone", "poisson"),
+    "cohort.sampling": policy.SAMPLINGS,
+    "cohort.weighting": ("equal",),
     "compute.model_devices": (1,),
     "privacy.unit": ("client",),
+    "privacy.noise": policy.NOISES,
 }
+COMPARED = ("fl_sketch", "jax")  # packages of which all have one version
 
 
 def require_possible(config: ConfigDict) -> None:
     """Raises in one line for a config that sites elsewhere cannot run."""
     values = flat(config)
     for key, allowed in ALIKE.items():
-        if values[key] not in allowed:
+        if values.get(key, allowed[0]) not in allowed:
             choice = " or ".join(repr(one) for one in allowed)
             msg = f"Expected {key}={choice} for sites elsewhere, got {values[key]!r}."
             raise ValueError(msg)
-    if pretrained.named(values["model.name"]) and values["model.init_from"]:
-        msg = (
-            "Expected model.init_from='' with a pretrained model for sites elsewhere, "
-            f"got {values['model.init_from']!r}."
-        )
-        raise ValueError(msg)
-    if not 1e-20 <= values["privacy.threshold"] <= 1e20:
-        msg = (
-            "Expected 1e-20 <= privacy.threshold <= 1e20 for sites elsewhere, got "
-            f"{values['privacy.threshold']}."
-        )
-        raise ValueError(msg)
     if values["data.standardise"] == "train":
         msg = (
             "config.data: Expected standardise to be numbers or none for sites "
@@ -86,17 +74,14 @@ def of_coordinator(config: ConfigDict, splits: Splits) -> Setup:
     blank = Examples(*(np.zeros_like(part[:1]) for part in splits.test))
     known = splits._replace(train=blank, owners=None, learnt=())
     setup = dataclasses.replace(setups.of_splits(config, known), copies=True)
-    follows = setup.prices.followed
-    if setup.config.download == "cheapest" and setup.algorithm(setup.numbers).downlink:
-        follows = False
-    return setup.changed("download", "messages" if follows else "model")
+    return setup.changed("download", "model")
 
 
-def conversation_of(setup: Setup) -> Conversation:
+def programs_of(setup: Setup) -> Programs:
     """Returns the programs of a setup."""
     fetch = parse.fetch_of(setup.config.client)
     algorithm = setup.algorithm(setup.numbers)
-    return Conversation(algorithm, setup.params, setup.batches, fetch)
+    return Programs(algorithm, setup.params, setup.batches, fetch, setup.talk)
 
 
 def test_data(config: ConfigDict, data_dir: str | None) -> Splits:
@@ -109,140 +94,162 @@ def test_data(config: ConfigDict, data_dir: str | None) -> Splits:
     return with_classes(inputs.tokens(found, config), config.data.classes)
 
 
-def terms_of(
-    setup: Setup, run: str, asks: Sequence[str] = (), sites: Sequence[str] = ()
-) -> dict[str, Any]:
-    """Returns what sites are told of a run, as JSON has it.
+def split(
+    config: ConfigDict,
+    data_dir: str | None,
+    folder: pathlib.Path,
+    names: Sequence[str],
+    **allows: Any,
+) -> Splits:
+    """Writes a folder for each site with its examples, its site.toml and its identity.
 
-    Args:
-      run: the name of the run, 32 hexadecimal digits.
-      asks: what sites are asked to tell, see `Lent.tells`.
-      sites: the names of the sites, in the order of clients.
+    Files that exist stay as they are. Returns the data set, of which the coordinator
+    keeps the test data alone; `allows` are further keys of each site.toml.
     """
-    first = setup.splits.test.inputs
-    return {
-        "run": run,
+    parse.check(config)
+    require_possible(config)
+    setup = prepare(config, data_dir)
+    if where := needs_model(config):
+        path = config.model[where].removeprefix(pretrained.PREFIX)
+        allows = {"model": str(pathlib.Path(path).absolute()), **allows}
+    shares, train = setup.dealt(setup.config.seed)[0], setup.splits.train
+    places = {name: folder / name for name in names}
+    for client, place in enumerate(places.values()):
+        place.mkdir(parents=True, exist_ok=True)
+        rows = shares.indices[shares.starts[client] : shares.starts[client + 1]]
+        if not (place / DATA).exists():
+            arrays = {"train_inputs": train.inputs[rows]}
+            npz.write(place / DATA, arrays | {"train_targets": train.targets[rows]})
+        if not (place / policy.FILE).exists():
+            policy.write(place / policy.FILE, {"data": DATA, **allows})
+    signed = config.privacy.bits and setup.guarantee
+    if signed and not all((p / secure_sum.FILE).exists() for p in places.values()):
+        secure_sum.write_identities(places)
+    return setup.splits
+
+
+def terms_of(setup: Setup, names: Sequence[str]) -> dict[str, Any]:
+    """Returns what sites are told of a run, of which names are those of the sites."""
+    test = setup.splits.test
+    terms = {
         "config": setup.config.to_dict(),
         "classes": setup.seen.classes,
-        "inputs": [str(first.dtype), *first.shape[1:]],
+        "shapes": [[str(one.dtype), *one.shape[1:]] for one in test],
         "frozen": setup.identity.frozen,
-        "noise_multiplier": setup.guarantee.noise_multiplier
-        if setup.guarantee
-        else 0.0,
-        "asks": list(asks),
-        "sites": list(sites),
+        "noise": setup.guarantee.noise_multiplier if setup.guarantee else 0.0,
+        "versions": [versions()[name] for name in COMPARED],
+        "names": [*names],
     }
+    return {"terms": json.dumps(terms)}
 
 
-def join(lent: Lent, terms: Mapping[str, Any], kit: pathlib.Path | None = None) -> Part:
-    """Returns the part of a site in a run of these terms.
-
-    Args:
-      lent: what the owner of the site lends.
-      terms: those of `terms_of`, and the site's number.
-      kit: the folder with the site's identity; None: it has none.
-
-    Raises:
-      Refused: for terms that the owner of the site does not accept.
-    """
-    run, number, asks = str(terms["run"]), int(terms["client"]), terms["asks"]
-    if not NAME.fullmatch(run):
-        msg = "Expected a run with a name of 32 hexadecimal digits, got another."
+def join(allowed: SitePolicy, message: Message, kit: pathlib.Path) -> Part:
+    """Returns the part of the site of a kit in a run of these terms, or refuses."""
+    terms, number = json.loads(str(message.notes["terms"])), message.site
+    names, said = tuple(map(str, terms["names"])), ConfigDict(terms["config"])
+    identity = secure_sum.read_identity(kit)
+    if len({*names}) < len(names) or said.data.clients != len(names):
+        msg = "Expected different sites, one for each client, got others."
         raise Refused(msg)
-    said = ConfigDict(terms["config"])
-    require_accepted(lent, said)
-    config = _own_config(lent, said, terms)
-    splits = _own_splits(lent, config, terms)
-    setup = setups.of_splits(config, splits)
+    own = names[number : number + 1]
+    if (
+        not message.run
+        or not own
+        or (identity and not (identity.name in own and {*names} <= {*identity.publics}))
+    ):
+        msg = "Expected this site and others of its kits by their names, got others."
+        raise Refused(msg)
+    here = [versions()[name] for name in COMPARED]
+    if here != terms["versions"]:
+        shown = ", ".join(map(" ".join, zip(COMPARED, here, strict=True)))
+        msg = f"Expected the versions of the coordinator, got {shown}."
+        raise Refused(msg)
+    require_accepted(allowed, said)
+    config, where = said.copy_and_resolve_references(), needs_model(said)
+    config.model.init_from = config.model.fresh = ""
+    if where and allowed.model is None:
+        msg = "Expected model in site.toml, since the run has a pretrained model."
+        raise Refused(msg)
+    if where:
+        name = pretrained.PREFIX * (where == "name") + str(allowed.model)
+        config.model.update({where: name, "fresh": said.model.fresh})
+    classes = messages.whole(terms, "classes", 1, npz.MOST)
+    own_data = {"name": "site", "part": ALL, "partition": "iid", "classes": classes}
+    config.data.update(own_data | {"vocabulary_file": ""})
+    config.compute.devices, config.compute.data = 1, "resident"
+    # The coordinator is sent the reason of a refusal, which must not reveal the data.
+    noisy = allowed.private or privacy.protection_of(config).noisy
+    targets = KINDS[config.model.loss].targets
+    found = npz.one_part(allowed.data, "train", targets, finite=not noisy)
+    splits = inputs.tokens(found, config)
+    shapes = [[str(one.dtype), *one.shape[1:]] for one in splits.train]
+    if shapes != terms["shapes"] or splits.classes > classes:
+        msg = "Expected examples of the run's types, shapes and classes, got others."
+        raise Refused(msg)
+    splits = with_classes(splits, classes)
+    privacy.check_data(config, splits)
+    known = json.dumps(config.to_dict()), json.dumps(terms["shapes"])
+    setup, programs = _prepared(*known, float(terms["noise"]), splits.classes)
     if setup.identity.frozen != terms["frozen"]:
         msg = "Expected a model with the frozen arrays of the run, got others."
         raise Refused(msg)
-    if z := float(terms["noise_multiplier"]):
-        setup = setup.with_noise(z)
-    folder = _folder_of(lent, run)
     guarantee = setup.guarantee and setup.guarantee._replace(
         partition="its own",
         public=False,  # which is for the owner of the data to say
     )
-    spending = Spending(lent, run, folder, guarantee)
-    basis = secrets.simulated(flat(said)).reveal()  # a digest of what decides a model
-    basis += bytes.fromhex(files.digest(lent.data))
-    tells = {one for one in asks if one in lent.tells}
-    signs = _identity(kit, terms) if kit else None
+    folder = allowed.folder / RUNS / message.run
+    if not folder.exists() and len([*folder.parent.glob("*")]) >= MOST_RUNS:
+        msg = f"Expected at most {MOST_RUNS} runs at this site: delete folders of old "
+        raise Refused(msg + "ones, whose privacy stays counted in odometer.json.")
+    budget = Budget(allowed, message.run, folder, guarantee)
+    secret = setup.private and said.privacy.randomness != "seed"
+    simulated = secrets.simulated(flat(said)) if setup.private else None
+    same = secrets.roots(said.seed, simulated)
     size = len(splits.train.targets)
-    whole = Partition(np.arange(size, dtype=np.int32), np.array([0, size]))
-    device = jax.devices(lent.device or None)[0]
+    # Sites of one process share a program if their data have the same shape.
+    room = 1 << (size - 1).bit_length() if size <= SMALL else size
+    train = Examples(*(np.resize(x, (room, *x.shape[1:])) for x in splits.train))
+    own = Partition(np.arange(room, dtype=np.int32), np.array([0, size]))
     return Part(
-        conversation_of(setup),
-        client_batches.resident(splits.train, whole, device=device),
-        secrets.roots(said.seed, _secret(setup, folder, said, spending.answered)),
-        number,
-        SiteStates(folder / "state"),
-        spending.admit,
-        basis,
-        {"size": size} if "size" in tells else {},
-        "measured" in tells and not setup.private,
-        said.download == "messages",
-        (lent.smallest_sum, int(said.data.clients), signs),
+        run=message.run,
+        number=number,
+        programs=programs,
+        data=client_batches.resident(train, own, device=jax.devices()[0]),
+        roots=lambda: secrets.roots(said.seed, secrets.fresh()) if secret else same,
+        budget=budget,
+        folder=folder,
+        names=names,
+        identity=identity,
+        smallest=allowed.smallest_sum,
     )
 
 
-def _identity(kit: pathlib.Path, terms: Mapping[str, Any]) -> identities.Identity:
-    """Returns a site's identity in a run, which names a site for each client."""
-    names = terms["sites"]
-    if terms["config"]["data"]["clients"] != len(names):  # it decides a threshold
-        msg = "Expected as many clients as the run names sites, got others."
-        raise Refused(msg)
-    return identities.read(kit, str(terms["run"]), names, int(terms["client"]))
+@functools.lru_cache(maxsize=2)
+def _prepared(
+    config: str, shapes: str, noise: float, classes: int
+) -> tuple[Setup, Programs]:
+    """Returns the setup and the programs of a config, which equal sites here share."""
+    parts = (np.zeros((1, *shape), kind) for kind, *shape in json.loads(shapes))
+    blank, said = Examples(*parts), ConfigDict(json.loads(config))
+    setup = setups.of_splits(said, Splits("site", blank, blank, classes))
+    setup = setup.with_noise(noise) if noise else setup
+    return setup, programs_of(setup)
 
 
-def _folder_of(lent: Lent, run: str) -> pathlib.Path:
-    """Returns a site's folder of a run, which no other process of the site has."""
-    folder = lent.folder / RUNS / run
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _held(folder)
-    return folder
-
-
-@functools.cache
-def _held(folder: pathlib.Path) -> int:
-    """Returns the descriptor of a lock on a run's folder, which this process keeps.
-
-    What was answered is in memory. A second process would answer another question with
-    the same noise.
-    """
-    lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        msg = "Expected one process of this site in a run, got another that takes part."
-        raise Refused(msg) from None
-    return lock
-
-
-def require_accepted(lent: Lent, config: ConfigDict) -> None:
+def require_accepted(allowed: SitePolicy, config: ConfigDict) -> None:
     """Raises `Refused` for a config that the owner of a site does not accept."""
     values = flat(config)
     try:
         require_possible(config)  # who sends the terms may not have checked them
     except ValueError as error:
         raise Refused(str(error)) from None
-    if lent.algorithms and config.algorithm not in lent.algorithms:
-        choice = ", ".join(lent.algorithms)
-        msg = f"Expected algorithm to be one of {choice}, got {config.algorithm}."
-        raise Refused(msg)
-    version = identity.versions()["fl_sketch"]
-    if lent.versions and version not in lent.versions:
-        msg = f"Expected fl_sketch of {', '.join(lent.versions)}, got {version}."
-        raise Refused(msg)
-    if lent.private and config.privacy.randomness == "seed":
+    if allowed.private and config.privacy.randomness != "system":
         msg = (
             "Expected privacy.randomness=system, since the site limits epsilon or "
-            "noises, got seed, by which the coordinator knows the noise."
+            "noises, got another, by which the coordinator knows the noise."
         )
         raise Refused(msg)
-    accepted = {"privacy.noise": lent.noises, "cohort.sampling": lent.samplings}
+    accepted = {"privacy.noise": allowed.noises, "cohort.sampling": allowed.samplings}
     for key, choices in accepted.items():
         if values[key] not in choices:
             msg = f"Expected {key}={' or '.join(choices)}, got {values[key]}."
@@ -250,84 +257,16 @@ def require_accepted(lent: Lent, config: ConfigDict) -> None:
     for key, value in values.items():
         if key in ("data.name", "data.vocabulary_file", "model.init_from"):
             continue  # a site has its own data, and its own model or that of the run
-        named = plugins.named(value) and value not in lent.files
-        if named or (key in TABLES and value):
-            msg = f"Expected {key} to name no file of the site, got {value!r}."
+        several = value if isinstance(value, list | tuple) else [value]
+        table = key in TABLES and value
+        if table or any(map(plugins.named, several)):
+            msg = f"Expected {key} to name no file of the site, got one."
             raise Refused(msg)
 
 
 def needs_model(config: ConfigDict) -> str:
-    """Returns the key of the model of which each site needs a copy; empty: none.
-
-    A site gets what trains. It needs the shape of a pretrained model, and all arrays
-    that do not train.
-    """
+    """Returns the key of the model of which each site needs a copy; empty: none."""
     if pretrained.named(config.model.name):
         return "name"
     partly = config.model.init_from and config.client.trains != ALL_TRAIN
     return "init_from" if partly else ""
-
-
-def _own_splits(lent: Lent, config: ConfigDict, terms: Mapping[str, Any]) -> Splits:
-    """Returns the examples of a site, if they are such as the run needs."""
-    targets = KINDS[config.model.loss].targets
-    # The coordinator is sent the reason of a refusal, which must not reveal the data.
-    finite = not (lent.private or protection_of(config).noisy)
-    found = npz.one_part(lent.data, "train", targets, finite=finite)
-    found = inputs.tokens(found, config)
-    kind, *shape = terms["inputs"]
-    own = found.train.inputs
-    if [str(own.dtype), *own.shape[1:]] != [kind, *shape]:
-        msg = f"Expected train_inputs of {kind}{shape} in {lent.data}, got "
-        raise ValueError(msg + f"{own.dtype}{list(own.shape[1:])}.")
-    classes = int(terms["classes"])
-    if found.classes > classes or classes < 1:  # how many there are stays here
-        msg = f"Expected train_targets of the run's {classes} classes, got others."
-        raise Refused(msg)
-    return with_classes(found, classes)
-
-
-def _own_config(lent: Lent, said: ConfigDict, terms: Mapping[str, Any]) -> ConfigDict:
-    """Returns the config of a run as a site has it: with its own files."""
-    config = said.copy_and_resolve_references()
-    own = {key: lent.files[one] for key, one in flat(said).items() if one in lent.files}
-    config.update_from_flattened_dict(own)
-    config.model.init_from = config.model.fresh = ""
-    if where := needs_model(said):
-        if lent.model is None:
-            msg = "Expected model in site.toml, since the run has a pretrained model."
-            raise Refused(msg)
-        name = pretrained.PREFIX * (where == "name") + str(lent.model)
-        config.model.update({where: name, "fresh": said.model.fresh})
-    config.data.update(
-        {
-            "name": str(lent.data),
-            "part": ALL,
-            "partition": "iid",
-            "classes": terms["classes"],
-        }
-    )
-    config.data.vocabulary_file = ""
-    config.compute.devices, config.compute.data = 1, "resident"
-    return config
-
-
-def _secret(
-    setup: Setup, folder: pathlib.Path, said: ConfigDict, answered: bool
-) -> secrets.Secret | None:
-    """Returns the site's own secret of a private run, the same when it begins anew.
-
-    With another one, what was `answered` before would get other noise, at no cost.
-    """
-    if not setup.private:
-        return None
-    if said.privacy.randomness == "seed":
-        return secrets.simulated(flat(said))
-    kept = secrets.kept(folder)
-    if kept is None and answered:
-        msg = f"Expected the secret of this run in {folder}, as it has begun, got none."
-        raise Refused(msg)
-    if kept is None:
-        kept = secrets.fresh()
-        secrets.keep(folder, kept)
-    return kept

@@ -1,7 +1,9 @@
 """A run whose clients are elsewhere: its folder is that of `launch.train`.
 
 Rows, checkpoints, the ledger, the odometer and resuming are those of a run in one
-program: only what advances the state is another. Clients' states are at the sites.
+program: only what advances the state is another. Clients' states are at the sites. A
+checkpoint is saved after every round, so that a coordinator that was stopped asks for
+no round twice.
 """
 
 import functools
@@ -13,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from ml_collections import ConfigDict
 
 from fl_sketch.core import files
@@ -24,16 +25,16 @@ from fl_sketch.engine import rounds
 from fl_sketch.engine.loop import Compiled
 from fl_sketch.engine.round import State
 from fl_sketch.engine.task import Task
-from fl_sketch.network import counted, job
-from fl_sketch.network.conversation import Conversation
+from fl_sketch.network import job, policy
 from fl_sketch.network.coordinator import Coordinator, Rules, Send
+from fl_sketch.network.messages import Message
+from fl_sketch.network.site import Part, Site
 from fl_sketch.run import task as tasks
 from fl_sketch.run.run import Listeners, in_folder
 from fl_sketch.run.setup import Setup
-from fl_sketch.workdir import checkpoint, secrets
+from fl_sketch.workdir import secrets
 
 FOLDER, RUN = "network", "run"  # in the folder of a run: the name of the run
-LATER = 2**31  # a round before which sites keep all their states
 
 
 def run(
@@ -42,49 +43,49 @@ def run(
     workdir: str | os.PathLike,
     send: Send,
     *,
+    names: Sequence[str],
     rules: Rules = Rules(),  # noqa: B008 - immutable
-    asks: Sequence[str] = (),
-    sites: Sequence[str] = (),
-    told: Listeners = Listeners(),  # noqa: B008 - immutable
-    say: Callable[[str], None] = print,
+    before_round: Callable[[], None] = lambda: None,
+    listeners: Listeners = Listeners(),  # noqa: B008 - immutable
 ) -> dict[str, Any]:
     """Runs a config with sites, from where an earlier run in the folder was stopped.
 
     Args:
-      config: a config as `configs/default.py` has it; a client is a site.
       splits: the test data, and the number of classes.
-      workdir: the folder of the run.
-      send: `(frame for each client, seconds) -> answers of those that came`.
-      rules: when a round goes on without a site.
-      asks: what sites are asked to tell, see `site_file.Lent.tells`.
-      sites: the names of the sites, in the order of clients.
-      told: who is told of rows.
-      say: prints a line about a site.
+      names: the names of the sites, in the order of clients.
+      before_round: is called before anything of a round is released; may raise.
 
     Returns:
       The contents of summary.json.
 
-    Raises:
-      ValueError, TypeError: in one line, for what a config may not say.
-      TooFew: if too few sites answer.
     """
     setup = job.of_coordinator(config, splits)
     place = files.writable_folder(workdir)
-    playing = _Playing(place, send, rules, (tuple(asks), tuple(sites)), say)
-    return in_folder(setup, playing.task(setup), str(workdir), told)
+    folder = place / FOLDER
+    folder.mkdir(exist_ok=True)
+    if not (folder / RUN).exists():
+        files.write_text(folder / RUN, system.token_hex(16))
+    coordinators: list[Coordinator] = []
 
+    def coordinator(setup: Setup, roots: Roots) -> Coordinator:
+        one = Coordinator(
+            job.programs_of(setup),
+            setup.sampler,
+            roots,
+            send,
+            run=(folder / RUN).read_text(),
+            names=names,
+            terms=job.terms_of(setup, names),
+            rules=rules,
+            folder=folder,
+            secret=setup.private and config.privacy.randomness != "seed",
+            before_round=before_round,
+            say=listeners.say,
+        )
+        coordinators.append(one)
+        return one
 
-class _Playing:
-    """How a setup is played with sites."""
-
-    def __init__(self, place: pathlib.Path, send: Send, rules: Rules, told, say):
-        self._place, self._rules = place, rules
-        (place / FOLDER).mkdir(exist_ok=True)
-        self._send = counted.Counted(send, place / FOLDER / counted.FILE)
-        (self._asks, self._sites), self._say = told, say
-
-    def task(self, setup: Setup) -> Task:
-        """Returns the run of a setup."""
+    def task(setup: Setup) -> Task:
         secret = setup.secret()
 
         @functools.cache
@@ -92,76 +93,66 @@ class _Playing:
             return secrets.roots(setup.config.seed, secret)
 
         def start(key: Key | Roots) -> State:
-            first = jitted(lambda key: setup.start(setup.numbers, key, rows=1))(key)
+            first = jitted(lambda key: setup.start(setup.numbers, key))(key)
             return State(first.server, ())
 
-        return tasks.described(
+        def compiled(key: Any, seal: Any = None) -> Compiled:
+            del seal  # noise is a function of secret, round and sum
+            begin = time.perf_counter()
+            shapes = setup.placed(jax.eval_shape(start, key))
+            where = jax.tree.map(lambda leaf: leaf.sharding, shapes.server.params)
+            measure = tasks.measuring(setup, shapes)
+
+            def measured(state: State) -> dict[str, float]:
+                params = jax.device_put(state.server.params, where)
+                return measure(State(state.server._replace(params=params), ()))
+
+            advance = rounds.one_by_one(coordinator(setup, key).one_round)
+            return Compiled(advance, measured, time.perf_counter() - begin)
+
+        described = tasks.described(
             setup,
             start=start,
-            compile=lambda key, seal=None: self._compiled(setup, start, key),
+            compile=compiled,
             roots=roots,
             known=tasks.known_of(setup)._replace(absences=True),
             secret=secret,
-            with_noise=lambda z: self.task(setup.with_noise(z)),
+            with_noise=lambda z: task(setup.with_noise(z)),
         )
+        return described._replace(save_every=1, keep=2)
 
-    def _compiled(self, setup: Setup, start: Callable, roots: Any) -> Compiled:
-        begin = time.perf_counter()
-        shapes = setup.placed(jax.eval_shape(start, roots))
-        where = jax.tree.map(lambda leaf: leaf.sharding, shapes.server.params)
-        measure = tasks.measuring(setup, shapes)
-
-        def measured(state: State) -> dict[str, float]:
-            params = jax.device_put(state.server.params, where)
-            return measure(State(state.server._replace(params=params), ()))
-
-        talk = job.conversation_of(setup)
-        coordinator = self._coordinator(setup, talk, roots)
-        if setup.config.cohort.weighting == "examples":
-            sizes = self._sizes(coordinator, setup.config.data.clients)
-            starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-            sampler = setup.cohorts.weighted(jax.numpy.asarray(starts))
-            coordinator = self._coordinator(setup, talk, roots, sampler)
-        advance = rounds.one_by_one(coordinator.one_round)
-        return Compiled(advance, measured, time.perf_counter() - begin)
-
-    def _coordinator(
-        self, setup: Setup, talk: Conversation, roots: Any, sampler=None
-    ) -> Coordinator:
-        asks = self._asks
-        if setup.config.cohort.weighting == "examples":
-            asks = (*asks, "size")
-        terms = job.terms_of(setup, _name_of(self._place), asks, self._sites)
-        return Coordinator(
-            talk,
-            sampler or setup.sampler,
-            roots,
-            self._send,
-            terms=lambda client: terms,
-            rules=self._rules,
-            follows=setup.prices.followed,
-            back=lambda: checkpoint.rounds(self._place / "checkpoints"),
-            folder=self._place / FOLDER,
-            say=self._say,
-        )
-
-    def _sizes(self, coordinator: Coordinator, clients: int) -> list[int]:
-        """Returns how many examples sites have; raises where one does not tell."""
-        said = coordinator.join(range(clients), LATER)
-        silent = [one for one in range(clients) if "size" not in said.get(one, {})]
-        if silent:
-            msg = (
-                "config.cohort: Expected sites that tell their size, with "
-                f"weighting=examples, got none of site {silent[0]}."
-            )
-            raise ValueError(msg)
-        return [int(said[one]["size"]) for one in range(clients)]
+    summary = in_folder(setup, task(setup), str(place), listeners)
+    for one in coordinators[-1:]:
+        one.end_rounds(summary["rounds"])
+    return summary
 
 
-def _name_of(place: pathlib.Path) -> str:
-    """Returns the name of the run in a folder, a new one at its beginning."""
-    path = place / FOLDER / RUN
-    if not path.exists():
-        path.parent.mkdir(exist_ok=True)
-        files.write_text(path, system.token_hex(16))
-    return path.read_text()
+def in_one_process(
+    config: ConfigDict,
+    workdir: pathlib.Path,
+    data_dir: str | None = None,
+    *,
+    names: Sequence[str],
+    rules: Rules = Rules(),  # noqa: B008 - immutable
+    listeners: Listeners = Listeners(),  # noqa: B008 - immutable
+) -> dict[str, Any]:
+    """Splits a data set among folders of sites, and runs with them in this process."""
+    folder = workdir / FOLDER / "sites"
+    splits = job.split(config, data_dir, folder, names)
+    sites = [site_of(folder / name, listeners.say) for name in names]
+
+    def send(data, seconds):
+        del seconds
+        return {client: sites[client].receive(one) for client, one in data.items()}
+
+    options = {"names": names, "rules": rules, "listeners": listeners}
+    return run(config, splits, workdir, send, **options)
+
+
+def site_of(kit: pathlib.Path, say: Callable[[str], None] = print) -> Site:
+    """Returns the site whose site.toml and identity are in a folder."""
+
+    def join(terms: Message) -> Part:
+        return job.join(policy.read(kit / policy.FILE), terms, kit)
+
+    return Site(join, say)

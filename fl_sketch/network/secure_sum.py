@@ -1,253 +1,202 @@
-"""The server of a secure sum: it adds masked messages and takes the masks off the sum.
+"""Secure aggregation among sites that sign: a sum shows only if all of a roster stay.
 
-It keeps one sum, and no message of a client. A client that does not answer in time has
-dropped out, and what it sends later is refused.
+In three steps a site sends a signed public key, then its message under one mask with
+each other site of the roster and one mask of its own, then the seed of its own mask.
+Masks of pairs cancel in the sum of all. Until every seed is there, the sum is uniform:
+an attempt that fails before the seeds reveals nothing, and may be made again with new
+keys. Whoever makes the kits draws a key of Ed25519 for each site, and each kit has the
+public keys of all, so that a coordinator cannot put its own keys in their place.
 """
 
-import secrets
-from collections.abc import Callable, Iterable
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fl_sketch.network import formats, keys, masks, packing, shamir
-from fl_sketch.network import neighbours as graph
-from fl_sketch.network.formats import KEY, SEED, STAGES
-from fl_sketch.network.terms import IDS, Terms, integers
+from fl_sketch.core import files, untrusted_files, wire
+from fl_sketch.core.protocols import Field
 
-RANDOM = secrets.SystemRandom()
+FILE = "identity.json"  # of a site
+KEY, SIGNATURE, SEED = 32, 64, 32  # bytes
+ENTRY = 4 + KEY + SIGNATURE  # of a roster
 
 
-class Server:
-    """The server's side of one round, in the stages keys, shares, numbers and answer.
+class Identity(NamedTuple):
+    """A site's name, its own key of Ed25519, and the public keys of all by name."""
 
-    `receive` takes a message of the current stage. `close` ends the stage and returns
-    a message for each client that is still there. After the last stage, `total` is the
-    sum. A message that is refused changes nothing.
-    """
+    name: str
+    private: bytes
+    publics: Mapping[str, bytes]
 
-    def __init__(
-        self,
-        terms: Terms,
-        clients: Iterable[int],
-        shuffle: Callable[[list[int]], None] = RANDOM.shuffle,
-    ):
-        """Begins a round.
+    def __repr__(self) -> str:
+        """Hides the private key."""
+        return f"Identity({self.name})"
 
-        Args:
-          clients: the numbers of the cohort's clients.
-          shuffle: orders a list at random, in place.
 
-        Raises:
-          ValueError: for clients that are not as many as the terms say, or not numbers
-            below 2^32, each once.
-        """
-        self._expected = set(clients)
-        if len(self._expected) != terms.clients:
-            msg = f"Expected {terms.clients} clients, got {len(self._expected)}."
-            raise ValueError(msg)
-        for client in self._expected:
-            integers(0, IDS - 1, client=client)
-        self._terms, self._shuffle = terms, shuffle
-        self._probe = keys.KeyPair(secrets.token_bytes(keys.KEY_BYTES))
-        self._came: set[int] = set()
-        self._closed = 0  # stages
-        self._public: dict[int, tuple[bytes, ...]] = {}
-        self._taken: set[bytes] = set()  # public keys
-        self._group: dict[int, tuple[int, ...]] = {}
-        self._digests: dict[tuple[int, int], tuple[bytes, bytes]] = {}
-        self._sealed: dict[int, dict[int, bytes]] = {}  # by receiver, then by owner
-        self._sharing: set[int] = set()  # clients whose shares came
-        self._alive: set[int] = set()  # clients whose numbers came
-        self._shares: dict[int, dict[int, bytes]] = {}  # by owner, then by holder
-        self._sum = np.zeros(terms.length, terms.word)
+class Sum(NamedTuple):
+    """What a sum is of: `length` numbers modulo 2^bits, with at most 32 bits."""
+
+    run: str
+    round: int
+    exchange: int
+    attempt: int
+    length: int
+    bits: int
 
     @property
-    def total(self) -> np.ndarray:
-        """Returns the sum modulo 2^bits of those whose numbers came, uint32 [length].
+    def field(self) -> Field:
+        """The wire format of a masked message."""
+        return Field(self.length, self.bits, "uint")
 
-        Raises:
-          ValueError: before the last stage is closed.
+    @property
+    def size(self) -> int:
+        """The bytes of a masked message."""
+        return -(-self.length * self.bits // 8)
+
+    def signed(self, site: int, key: bytes) -> bytes:
+        """Returns the text that a site signs of its key."""
+        return json.dumps(["fl_sketch sum", *self, site, key.hex()]).encode()
+
+
+class Party:
+    """One site in one attempt at a sum. What is refused ends the attempt there."""
+
+    def __init__(self, sum_: Sum, site: int, identity: Identity):
+        """Draws the keys of an attempt for the site of this number."""
+        x25519, _ = _cryptography()
+        self.sum, self._site, self._identity = sum_, site, identity
+        self._pair: Any = x25519.X25519PrivateKey.generate()
+        self._public = self._pair.public_key().public_bytes_raw()
+        self._seed = b""
+
+    def key(self) -> bytes:
+        """Returns this site's public key and its signature."""
+        _, ed25519 = _cryptography()
+        own = ed25519.Ed25519PrivateKey.from_private_bytes(self._identity.private)
+        return self._public + own.sign(self.sum.signed(self._site, self._public))
+
+    def masked(
+        self, roster: bytes, names: Sequence[str], smallest: int, numbers: np.ndarray
+    ) -> bytes:
+        """Returns unsigned integers under masks, for one roster of so many sites.
+
+        Raises a ValueError for a second roster, one without this site or with too few
+        sites, and for a key that its site did not sign for this sum.
         """
-        if self._closed < len(STAGES):
-            msg = f"Expected all stages to be closed, got {STAGES[self._closed]} open."
+        x25519, ed25519 = _cryptography()
+        pair, self._pair = self._pair, None  # of two, the difference would show
+        keys = read_roster(roster, len(names))
+        own = keys.get(self._site, b"")[:KEY] == self._public
+        if pair is None or not own or len(keys) < smallest:
+            msg = f"Expected one roster with this site and {smallest} sites or more, "
+            raise ValueError(msg + f"got another, of {len(keys)}.")
+        for site, entry in keys.items():
+            public = self._identity.publics[names[site]]
+            text = self.sum.signed(site, entry[:KEY])
+            try:
+                known = ed25519.Ed25519PublicKey.from_public_bytes(public)
+                known.verify(entry[KEY:], text)
+            except Exception:
+                msg = f"Expected a key that {names[site]} signed, got another."
+                raise ValueError(msg) from None
+        self._seed, about = os.urandom(SEED), self.sum.signed(0, b"")
+        words = numbers.astype(np.uint32) + _mask(self._seed, self.sum)
+        for site, entry in keys.items():
+            if site == self._site:
+                continue
+            other = x25519.X25519PublicKey.from_public_bytes(entry[:KEY])
+            shared = hashlib.blake2b(pair.exchange(other), digest_size=64).digest()
+            mask = _mask(hashlib.blake2b(about, key=shared).digest()[:SEED], self.sum)
+            words = words + mask if self._site < site else words - mask
+        return wire.encode([self.sum.field], [words & _lowest(self.sum.bits)])
+
+    def seed(self) -> bytes:
+        """Returns the seed of this site's own mask, once its message was sent."""
+        if not self._seed:
+            msg = "Expected a masked message before the seed of its mask, got none."
             raise ValueError(msg)
-        return self._sum.astype(np.uint32)
+        seed, self._seed = self._seed, b""
+        return seed
 
-    def receive(self, client: int, data: bytes) -> None:
-        """Takes a client's message of the current stage.
 
-        Args:
-          client: the client that sent it, as the transport has authenticated it.
+def total(
+    sum_: Sum, masked: Mapping[int, bytes], seeds: Mapping[int, bytes]
+) -> np.ndarray:
+    """Returns the sum of all messages of a roster modulo 2^bits, uint32 [length]."""
+    if masked.keys() != seeds.keys():
+        msg = "Expected a seed for each masked message, got others."
+        raise ValueError(msg)
+    words = np.zeros(sum_.length, np.uint32)
+    for site, message in masked.items():
+        words += wire.decode([sum_.field], message)[0] - _mask(seeds[site], sum_)
+    return words & _lowest(sum_.bits)
 
-        Raises:
-          ValueError: for a message that is not complete, is of another client, stage or
-            round, or is repeated; for one of a client that dropped out.
-        """
-        stage = STAGES[self._closed] if self._closed < len(STAGES) else "no more"
-        if client not in self._expected or client in self._came or stage == "no more":
-            why = "twice" if client in self._came else "a message"
-            msg = (
-                f"Expected {stage} once from each client that is still in round "
-                f"{self._terms.round}, got {why} from client {client}."
-            )
-            raise ValueError(msg)
-        getattr(self, f"_read_{stage}")(client, data)
-        self._came.add(client)
 
-    def close(self) -> dict[int, bytes]:
-        """Ends a stage, and returns a message for each client that answered in it.
+def write_roster(keys: Mapping[int, bytes]) -> bytes:
+    """Returns the signed keys of sites as bytes."""
+    return b"".join(site.to_bytes(4, "little") + keys[site] for site in sorted(keys))
 
-        Raises:
-          ValueError: if too few clients are left. The round is then lost.
-        """
-        stage = STAGES[self._closed] if self._closed < len(STAGES) else "no more"
-        if len(self._came) < self._terms.threshold or stage == "no more":
-            msg = (
-                f"Expected {stage} from at least {self._terms.threshold} clients in "
-                f"round {self._terms.round}, got {len(self._came)}."
-            )
-            raise ValueError(msg)
-        replies = getattr(self, f"_close_{stage}")()
-        self._closed += 1
-        self._expected, self._came = self._came, set()
-        return replies
 
-    def _read_keys(self, client: int, data: bytes) -> None:
-        kind = formats.KEYS
-        (entry,) = formats.read_table(kind, self._terms, client, data, 1, 1)
-        pair = entry[:2]
-        if len({*pair} - self._taken) < 2:
-            msg = f"Expected new keys from client {client}, got a key that is taken."
-            raise ValueError(msg)
-        try:
-            for key in pair:
-                self._probe.agree(key, keys.SEAL)
-        except ValueError as error:
-            msg = f"Refused keys of client {client}: {error}"
-            raise ValueError(msg) from None
-        self._public[client] = entry  # with its signature
-        self._taken.update(pair)
+def read_roster(roster: bytes, sites: int) -> dict[int, bytes]:
+    """Returns the signed keys of a roster, by numbers of sites in rising order."""
+    entries = [roster[at : at + ENTRY] for at in range(0, len(roster), ENTRY)]
+    numbers = [int.from_bytes(one[:4], "little") for one in entries]
+    rising = sorted({*numbers}) == numbers and all(one < sites for one in numbers)
+    if len(roster) % ENTRY or not rising:
+        msg = f"Expected a roster of some of {sites} sites, got something else."
+        raise ValueError(msg)
+    return {n: one[4:] for n, one in zip(numbers, entries, strict=True)}
 
-    def _close_keys(self) -> dict[int, bytes]:
-        neighbours = self._terms.neighbours
-        self._group = graph.groups(sorted(self._came), neighbours, self._shuffle)
-        return {
-            client: formats.write_table(
-                formats.ROSTER,
-                self._terms,
-                client,
-                [(other, *self._public[other]) for other in group],
-            )
-            for client, group in self._group.items()
-        }
 
-    def _read_shares(self, client: int, data: bytes) -> None:
-        group = self._group[client]
-        entries = formats.read_table(
-            formats.SHARES, self._terms, client, data, len(group), len(group)
-        )
-        self._require_clients("shares", client, entries, group)
-        for holder, of_seed, of_key, sealed in entries:
-            self._digests[client, holder] = (of_seed, of_key)
-            self._sealed.setdefault(holder, {})[client] = sealed
+def drawn(names: Sequence[str]) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """Returns a private and a public key for each name."""
+    _, ed25519 = _cryptography()
+    keys = {name: ed25519.Ed25519PrivateKey.generate() for name in names}
+    publics = {name: key.public_key().public_bytes_raw() for name, key in keys.items()}
+    return {name: key.private_bytes_raw() for name, key in keys.items()}, publics
 
-    def _close_shares(self) -> dict[int, bytes]:
-        self._sharing = self._came
-        self._require_groups(self._sharing)
-        replies = {}
-        for client in self._sharing:
-            sealed = self._sealed[client]
-            entries = [(owner, sealed[owner]) for owner in self._sharing_with(client)]
-            replies[client] = formats.write_table(
-                formats.RELAY, self._terms, client, entries
-            )
-        self._sealed = {}
-        return replies
 
-    def _read_numbers(self, client: int, data: bytes) -> None:
-        content = formats.read(formats.NUMBERS, self._terms, client, data)
-        size = packing.size(self._terms.length, self._terms.bits)
-        if len(content) != size:
-            msg = f"Expected {size} bytes of client {client}, got {len(content)}."
-            raise ValueError(msg)
-        numbers = packing.unpacked(content, self._terms.length, self._terms.bits)
-        self._sum += numbers.astype(self._sum.dtype)
+def write_identities(folders: Mapping[str, pathlib.Path]) -> None:
+    """Draws a key for each site, and writes it to the site's folder, by its name."""
+    privates, publics = drawn([*folders])
+    public = {name: one.hex() for name, one in publics.items()}
+    for name, folder in folders.items():
+        said = {"name": name, "private": privates[name].hex(), "publics": public}
+        path, text = folder / FILE, json.dumps(said, indent=1)
+        files.write_private(path, text.encode(), folder / f".{FILE}.partial")
 
-    def _close_numbers(self) -> dict[int, bytes]:
-        self._alive = self._came
-        self._require_groups(self._sharing)
-        return {
-            client: formats.write_table(
-                formats.SURVIVORS,
-                self._terms,
-                client,
-                [(other,) for other in self._group[client] if other in self._alive],
-            )
-            for client in self._alive
-        }
 
-    def _read_answer(self, client: int, data: bytes) -> None:
-        owners = self._sharing_with(client)
-        entries = formats.read_table(
-            formats.ANSWER, self._terms, client, data, len(owners), len(owners)
-        )
-        self._require_clients("answer", client, entries, owners)
-        for owner, share in entries:
-            of = SEED if owner in self._alive else KEY
-            given = formats.digest(self._terms, owner, client, of, share)
-            if given != self._digests[owner, client][of]:
-                msg = (
-                    f"Expected the share of client {owner} that client {client} was "
-                    "sent, got another one."
-                )
-                raise ValueError(msg)
-        for owner, share in entries:
-            self._shares.setdefault(owner, {})[client] = share
+def read_identity(folder: pathlib.Path) -> Identity | None:
+    """Returns the identity of the site whose kit has this folder; None: it has none."""
+    path = folder / FILE
+    if not path.exists():
+        return None
+    with untrusted_files.reading(path, "to be unchanged"):
+        said = json.loads(path.read_text())
+        known = {name: bytes.fromhex(one) for name, one in said["publics"].items()}
+        return Identity(str(said["name"]), bytes.fromhex(said["private"]), known)
 
-    def _close_answer(self) -> dict[int, bytes]:
-        self._require_groups(self._sharing)
-        bare = self._sum.copy()
-        for owner in sorted(self._sharing):
-            shares = sorted(self._shares[owner].items())
-            secret = shamir.combine(dict(shares[: self._terms.threshold]))
-            if owner in self._alive:
-                masks.add(bare, secret, self._terms.round, sign=-1)
-            else:
-                self._take_off_pairs(bare, owner, secret)
-        self._sum = bare & bare.dtype.type(2**self._terms.bits - 1)
-        self._shares = {}
-        return {}
 
-    def _take_off_pairs(self, numbers: np.ndarray, owner: int, secret: bytes) -> None:
-        """Takes off `numbers` what others added against a client that dropped out."""
-        pair = keys.KeyPair(secret)
-        if pair.public != self._public[owner][1]:
-            msg = f"Expected shares of the key of client {owner}, got others."
-            raise ValueError(msg)
-        for other in self._sharing_with(owner):
-            if other in self._alive:
-                key = pair.agree(self._public[other][1], keys.MASK)
-                masks.add_pair(numbers, key, self._terms.round, owner, other)
+def _mask(seed: bytes, sum_: Sum) -> np.ndarray:
+    """Returns the mask of a seed that is used once: ChaCha20 with the nonce zero."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-    def _sharing_with(self, client: int) -> list[int]:
-        """Returns those of a client's group whose shares came."""
-        return [other for other in self._group[client] if other in self._sharing]
+    stream = Cipher(algorithms.ChaCha20(seed, bytes(16)), mode=None).encryptor()
+    return np.frombuffer(stream.update(bytes(4 * sum_.length)), "<u4").astype(np.uint32)
 
-    def _require_clients(self, what: str, client: int, entries, expected) -> None:
-        named = [entry[0] for entry in entries]
-        if named != list(expected):
-            msg = (
-                f"Expected {what} of client {client} for {list(expected)}, got {named}."
-            )
-            raise ValueError(msg)
 
-    def _require_groups(self, owners: Iterable[int]) -> None:
-        """Raises unless enough of each owner's group answered in this stage."""
-        for owner in owners:
-            count = sum(other in self._came for other in self._group[owner])
-            if count < self._terms.threshold:
-                msg = (
-                    f"Expected {self._terms.threshold} clients of the group of client "
-                    f"{owner} to stay, got {count} in {STAGES[self._closed]}."
-                )
-                raise ValueError(msg)
+def _lowest(bits: int) -> np.uint32:
+    return np.uint32(2**bits - 1)
+
+
+def _cryptography() -> tuple[Any, Any]:
+    try:
+        from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
+    except ImportError:
+        msg = "Expected the package cryptography: pip install '.[secure]' in the clone."
+        raise ValueError(msg) from None
+    return x25519, ed25519

@@ -1,15 +1,19 @@
 """A site: one client next to its own data, bytes in and bytes out.
 
-A site answers every frame of the coordinator with one frame. It holds its examples, the
-state of its client, and the secret that its randomness follows from. What leaves it are
-the messages of the algorithm, and what its owner allows besides.
+A site answers every message of the coordinator with one of its own. It holds its
+examples, the state of its client and its budget. What leaves it are the messages of the
+algorithm, and what its owner allows besides.
 
-A frame that comes twice gets the same answer, and nothing is computed or spent again.
-A round that comes again with another question gets noise of its own: the difference of
-two messages with the same noise would have none.
+An answer is stored with its question, and the same question gets it again. Any other
+question is another release: it is counted before it is answered, and its noise is drawn
+anew from the operating system, so that none is ever used twice. What a site must know
+of its open round is on its disk before it answers, so that a site which was killed and
+started again goes on in the same place.
 """
 
 import hashlib
+import json
+import pathlib
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -17,377 +21,332 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fl_sketch.core.keys import again, of_client, of_round
-from fl_sketch.core.protocols import Keys, Roots, Server, Work
+from fl_sketch.core.keys import again, round_keys
+from fl_sketch.core.protocols import Keys, Roots, Work
 from fl_sketch.engine.clients import Client
 from fl_sketch.engine.round import initial_server
-from fl_sketch.network import frames, site_sums
-from fl_sketch.network.conversation import Conversation
-from fl_sketch.network.following import Follower
-from fl_sketch.network.frames import Frame, Kind
-from fl_sketch.network.identities import Identity
-from fl_sketch.network.known import Counts, Heard
-from fl_sketch.network.refused import Refused
-from fl_sketch.network.site_states import SiteStates
-from fl_sketch.network.site_sums import Masked
-from fl_sketch.network.terms import IDS
-from fl_sketch.workdir import identity
+from fl_sketch.network import messages, secure_sum
+from fl_sketch.network.messages import Kind, Message
+from fl_sketch.network.policy import Budget, Refused
+from fl_sketch.network.programs import Counts, Programs
+from fl_sketch.network.secure_sum import Identity, Party, Sum
+from fl_sketch.workdir import checkpoint
 
-TERMS = "terms"  # why a site that has just begun refuses: it does not know the run
+UNKNOWN = "unknown"  # the code of a refusal: the site does not know the run
+STATES, OPEN = "state", "open_round"  # in the folder of a run
+ANSWER = "answer/"  # begins the names of answers in the file of an open round
 
 
 class Part(NamedTuple):
     """A site's part in a run.
 
     Attributes:
-      data: its examples on its device, as those of client 0 (`data.Resident`).
-      roots: of its randomness; the public one is that of the run.
-      number: the number of its client in the run.
-      states: the states of its client, on its disk.
-      admit: `(round, exchange, digest) -> bool`: counts the answer to a question, and
-        returns whether it is the first question there; raises `Refused` where the
-        answer would cost too much.
-      basis: a digest of what else of the site an answer follows from.
-      hello: what the coordinator is told of the site.
-      tells: whether it is told what the client measured in its local steps.
-      follows: whether the site takes the server's steps itself.
-      sums: the least and the largest number of sites in a masked sum, and the site's
-        identity in it.
+      number: the number of the site's client.
+      data: the site's examples on its device, as those of client 0 (`data.Resident`).
+      roots: returns the roots of randomness. Of a private run the secret one is another
+        one each time.
+      folder: the site's own folder of the run.
+      names, identity, smallest: the names of all sites, what signs keys in masked sums,
+        and the fewest sites of one.
     """
 
-    conversation: Conversation
+    run: str
+    number: int
+    programs: Programs
     data: Any
-    roots: Roots
+    roots: Callable[[], Roots]
+    budget: Budget
+    folder: pathlib.Path
+    names: tuple[str, ...] = ()
+    identity: Identity | None = None
+    smallest: int = 3
+
+
+class OpenRound(NamedTuple):
+    """The round that a site is in.
+
+    Attributes:
+      model: what clients read of the server.
+      asked: a digest of the question of each exchange so far.
+      answers: payloads by the digests of their questions, of all questions of a round.
+    """
+
     number: int
-    states: SiteStates
-    admit: Callable[[int, int, bytes], bool] = lambda number, exchange, digest: True
-    basis: bytes = b""
-    hello: Mapping[str, Any] = {}
-    tells: bool = False
-    follows: bool = False
-    sums: tuple[int, int, Identity | None] = (2, IDS, None)
-
-
-class _Playing(NamedTuple):
-    """The round that a site is in."""
-
-    number: int
-    server: Server
+    model: Any
     client: Client
     work: Work
     keys: Keys
-    counts: Counts
-    asked: bytes
-    heard: Heard = Heard()
+    means: tuple[Any, ...]
+    asked: tuple[str, ...]
+    answers: Mapping[str, bytes]
 
 
 class Site:
-    """Answers frames."""
+    """Answers messages."""
 
     def __init__(
-        self,
-        join: Callable[[Mapping[str, Any]], Part],
-        say: Callable[[str], None] = print,
+        self, join: Callable[[Message], Part], say: Callable[[str], None] = print
     ):
-        """Takes what makes a part of the terms of a run.
+        """Takes what makes a part of the terms of a run, or raises `Refused`.
 
-        Args:
-          join: `(terms) -> Part`; raises `Refused` for terms that the owner refuses.
-          say: prints a line of the site's own log.
+        The site's own log gets the lines that it says.
         """
         self._join, self._say = join, say
         self._part: Part | None = None
-        self._playing: _Playing | None = None
-        self._follower: Follower | None = None
-        self._masked: Masked | None = None
-        self._least, self._asked, self._answer = 0, b"", b""
+        self._open: OpenRound | None = None
+        # Of the masked sum: the site's side, its question, a digest of its roster.
+        self._sum: tuple[Party, str, str] | None = None
         self._lock = threading.Lock()
 
     def receive(self, data: bytes) -> bytes:
-        """Returns the answer to a frame, of which it takes one at a time."""
-        with self._lock:
-            return self._received(data)
+        """Returns the answer to a message, of which it takes one at a time.
 
-    def _received(self, data: bytes) -> bytes:
-        if data == self._asked:
-            return self._answer
-        number = exchange = 0
-        try:
-            if self._part is None and not frames.is_terms(data):
-                msg = "Expected the terms of a run first, got a frame of a round."
-                raise Refused(msg, TERMS)
-            frame = frames.read(data, self._longest)
-            number, exchange = frame.round, frame.exchange
-            answer = self._answered(frame, data)
-        except Refused as error:
-            self._say(f"round {number}: refused: {error}")
-            answer = self._refusal(number, exchange, str(error), error.code)
-            return frames.write(answer)  # asked again, it may have another answer
-        except Exception as error:  # whatever it is, the site waits for the next frame
-            line = " ".join(f"{type(error).__name__}: {error}".split())
-            self._say(f"round {number}: {line}")
-            reason = "it met an error, which is in its own log"
-            if isinstance(error, ValueError) and self._part is None:
-                reason = "it could not join the run; why is in its own log"
-            return frames.write(self._refusal(number, exchange, reason, ""))
-        self._asked, self._answer = data, frames.write(answer)
-        return self._answer
-
-    @property
-    def _longest(self) -> int:
-        if self._part is None:
-            return 0
-        talk = self._part.conversation
-        begins = self._follower.longest if self._follower else talk.model.size
-        hidden = self._masked.longest if self._masked else 0
-        return max(begins, hidden, *(one.down.size for one in talk.exchanges))
-
-    def _refusal(self, number: int, exchange: int, reason: str, code: str) -> Frame:
-        site = self._part.number if self._part else 0
-        notes = {"reason": reason, "code": code}
-        return Frame(Kind.REFUSED, number, exchange, site, notes=notes)
-
-    def _answered(self, frame: Frame, data: bytes) -> Frame:
-        if frame.kind == Kind.TERMS:
-            return self._joined(frame)
-        part = self._part
-        assert part
-        if frame.program != part.conversation.digest:
-            msg = "Expected a frame of the same programs, got one of others."
-            raise Refused(msg)
-        if frame.site != part.number:
-            msg = f"Expected a frame for site {part.number}, got one for {frame.site}."
-            raise Refused(msg)
-        answers = {
-            Kind.MODEL: self._begun,
-            Kind.MEAN: self._went_on,
-            Kind.SUM: self._added,
-            Kind.END: self._ended,
-        }
-        if frame.kind not in answers:
-            msg = f"Expected a frame of a coordinator, got a {frame.kind.name}."
-            raise Refused(msg)
-        return answers[frame.kind](part, frame, data)
-
-    def _joined(self, frame: Frame) -> Frame:
-        """Takes the terms of a run, and goes to the round that they begin with."""
-        self._part = self._playing = self._follower = self._masked = None
-        part = self._join(frame.notes)
-        states, opened = part.states, part.states.frames()
-        states.go_back(frame.round)
-        talk = part.conversation
-        follower = Follower(talk, states.folder) if part.follows else None
-        masked = Masked(states.folder, *part.sums) if talk.masked else None
-        # All or nothing: without its masks a part would send messages in the clear.
-        self._part, self._least = part, frame.round
-        self._follower, self._masked = follower, masked
-        playing = int(frame.notes.get("playing", -1))
-        self._play_again(part, opened, frame.round, playing)
-        digest = part.conversation.digest
-        notes = {**part.hello, "state": states.newest, "versions": identity.versions()}
-        notes["program"] = digest.hex()
-        if self._follower:
-            notes |= {"follows": self._follower.number, "server": self._follower.digest}
-        return Frame(Kind.HELLO, frame.round, 0, part.number, digest, notes)
-
-    def _play_again(self, part: Part, opened, done: int, playing: int) -> None:
-        """Goes to where the site was in its open round, unless that is played anew."""
-        number = frames.read(opened[0], self._longest).round if opened else -1
-        try:
-            for data in opened if number < done or number == playing else ():
-                frame = frames.read(data, self._longest)
-                if frame.kind == Kind.MODEL:
-                    self._opened(part, frame, *self._known(part, frame, data))
-                else:
-                    self._heard(part, frame, data)
-        except Refused as error:  # what it follows is not on its disk any more
-            self._say(f"round {number}: cannot go on: {error}")
-            self._playing = None
-        if opened and self._playing is None:
-            part.states.close()
-
-    def _begun(self, part: Part, frame: Frame, data: bytes) -> Frame:
-        """Begins a round: local work, and the first message."""
-        if frame.round < self._least:
-            msg = f"Expected round {self._least} or a later one, got {frame.round}."
-            raise Refused(msg)
-        if self._playing and part.conversation.stateful:
-            number = self._playing.number
-            if number != frame.round:
-                msg = f"Expected the end of round {number}, got round {frame.round}."
-                raise Refused(msg, "end")
-        server, client, asked = self._known(part, frame, data)
-        first = part.admit(frame.round, 0, asked)
-        self._least = frame.round
-        if part.conversation.remembers:
-            part.states.close()
-            part.states.note(data)
-        self._opened(part, frame, server, client, asked)
-        return self._message(part, frame, first)
-
-    def _known(self, part: Part, frame: Frame, data: bytes):
-        """Returns what a round begins with, and a digest of what it asks."""
-        server, question = self._server(part, frame, data)
-        client, asked = self._client(part, server), part.basis
-        if part.conversation.algorithm.mechanism:  # only noise needs it
-            for leaf in jax.tree.leaves(client):
-                asked = _digest(asked, np.asarray(leaf).tobytes())
-        return server, client, _digest(asked, question)
-
-    def _server(self, part: Part, frame: Frame, data: bytes) -> tuple[Server, bytes]:
-        """Returns the server of a first frame, and what the site is asked with it."""
-        talk = part.conversation
-        if self._follower is None:
-            server = talk.with_model(talk.model.unpack(frame.payload), frame.round)
-            return server, _question(frame, data)
-
-        def keys(number: int) -> Keys:
-            return of_client(of_round(part.roots, number), 0)
-
-        try:
-            server = self._follower.begin(frame, keys, _counts(frame))
-        except ValueError as error:  # so it joins anew, and gets the whole state
-            raise Refused(str(error), TERMS) from None
-        notes = {"counts": frame.notes["counts"]}
-        state = self._follower.digest.encode() + talk.model.pack(talk.of_model(server))
-        return server, frames.write(frame._replace(notes=notes, payload=state))
-
-    def _opened(self, part: Part, frame: Frame, server, client, asked: bytes) -> None:
-        talk, number = part.conversation, frame.round
-        keys = of_client(of_round(part.roots, number), part.number)
-        work = talk.work(server, client, part.data, keys)
-        counts = _counts(frame)
-        self._playing = _Playing(number, server, client, work, keys, counts, asked)
-
-    def _client(self, part: Part, server: Server) -> Client:
-        """Returns the state of the client; the first is made of the model it gets."""
-        talk = part.conversation
-        kept = part.states.load(talk.client) if talk.stateful else None
-        if kept is None:
-            return initial_server(talk.algorithm, server.params)[1]
-        return kept
-
-    def _went_on(self, part: Part, frame: Frame, data: bytes) -> Frame:
-        """Goes on in a round, after the mean of an exchange."""
-        self._require_playing(frame)
-        self._heard(part, frame, data)
-        if part.conversation.remembers:
-            part.states.note(data)
-        assert self._playing
-        exchange, asked = len(self._playing.heard.means), self._playing.asked
-        first = part.admit(frame.round, exchange, asked)
-        return self._message(part, frame, first)
-
-    def _added(self, part: Part, frame: Frame, data: bytes) -> Frame:
-        """Goes on in the secure sum of an exchange."""
-        del data
-        playing, hidden = self._require_playing(frame), self._masked
-        if hidden is None or frame.exchange != len(playing.heard.means):
-            msg = (
-                f"Expected no sum of exchange {frame.exchange} now, got a stage of it."
-            )
-            raise Refused(msg, "unknown")
-        stage, sent = hidden.go_on(frame.payload)
-        kind = Kind.MESSAGE if stage == "numbers" else Kind.PART
-        at = (frame.round, frame.exchange, part.number, part.conversation.digest)
-        return Frame(kind, *at, payload=sent)
-
-    def _heard(self, part: Part, frame: Frame, data: bytes) -> None:
-        playing = self._require_playing(frame)
-        if frame.exchange != len(playing.heard.means):
-            expected = len(playing.heard.means)
-            msg = f"Expected the mean of exchange {expected}, got {frame.exchange}."
-            raise Refused(msg)
-        heard = part.conversation.heard_of(frame.exchange, frame.payload, playing.heard)
-        asked = _digest(playing.asked, _question(frame, data))
-        self._playing = playing._replace(heard=heard, asked=asked)
-        if self._follower:
-            self._follower.hear(frame.round, heard)
-
-    def _ended(self, part: Part, frame: Frame, data: bytes) -> Frame:
-        """Ends a round: the client keeps its new state if its messages counted."""
-        answer = Frame(Kind.DONE, frame.round, 0, part.number, part.conversation.digest)
-        if frame.round < self._least and self._playing is None:
-            return answer  # it has ended before
-        playing, states = self._require_playing(frame), part.states
-        if frame.notes.get("counted"):
-            self._heard(part, frame, data)
-            playing = self._playing
-            assert playing
-            state = part.conversation.finish(
-                playing.server,
-                playing.client,
-                playing.work,
-                playing.keys,
-                _counts(frame),
-                playing.heard,
-            )
-            back = [int(one) for one in frame.notes.get("back", ())]
-            states.save(frame.round + 1, jax.device_get(state), back)
-        states.close()
-        self._playing, self._least = None, frame.round + 1
-        return answer
-
-    def _require_playing(self, frame: Frame) -> _Playing:
-        if self._playing is None or self._playing.number != frame.round:
-            got = "none" if self._playing is None else f"round {self._playing.number}"
-            msg = f"Expected to be in round {frame.round}, got {got}."
-            raise Refused(msg, "unknown")
-        return self._playing
-
-    def _message(self, part: Part, frame: Frame, first: bool) -> Frame:
-        """Returns the next message of the round, or what its secure sum begins with.
-
-        Args:
-          first: whether this is the first question here; another gets other noise.
+        Whatever comes, the answer is a message, and the site waits for the next one.
         """
-        talk, playing = part.conversation, self._playing
-        assert playing
-        exchange, own = len(playing.heard.means), playing.keys.own
-        which, codes = talk.send(
-            exchange,
-            playing.server,
-            playing.client,
-            playing.work,
-            playing.keys,
-            playing.counts,
-            playing.heard,
-            own if first else again(own, playing.asked),
-        )
-        which, at = int(which), (playing.number, exchange, part.number, talk.digest)
-        arrays = [np.asarray(one) for one in codes[which]]
-        if self._masked:
-            clients = int(frame.notes["sum"][0])
-            terms = site_sums.terms_of(talk, playing.number, exchange, clients)
-            # Without noise of its own, two questions over other sites would show it.
-            guard = talk.algorithm.mechanism
-            anew = not first and guard and guard.smallest
-            asked = f".{playing.asked.hex()}" if anew else ""
-            keys = self._masked.begin(terms, part.number, arrays[0], asked)
-            return Frame(Kind.PART, *at, payload=keys)
+        with self._lock:
+            part = self._part
+            try:
+                most = len(data)
+                if part:
+                    roster = secure_sum.ENTRY * len(part.names)
+                    most = max(part.programs.longest[1], roster)
+                message = messages.read(data, most)
+                if message.kind == Kind.TERMS:
+                    return messages.pack(self._joined(message))
+                if part is None or message.run != part.run:
+                    return self._refusal("does not know the run", UNKNOWN)
+                if message.site != part.number:
+                    msg = f"Expected a message for site {part.number}, got another."
+                    raise Refused(msg)
+                return messages.pack(self._answered(part, message))
+            except Refused as error:
+                return self._refusal(str(error))
+            except Exception as error:  # nothing of its data may leave a site with it
+                self._say(messages.line(f"{type(error).__name__}: {error}"))
+                joins = (
+                    "could not join the run" if self._part is None else "met an error"
+                )
+                return self._refusal(f"{joins}; the reason is in the site's own log")
+
+    def _refusal(self, reason: str, code: str = "") -> bytes:
+        part, reason = self._part, messages.line(reason)
+        if not code:
+            self._say(f"refused: {reason}")
+        run, number = (part.run, part.number) if part else ("", 0)
+        notes = {"reason": reason, "code": code}
+        return messages.pack(Message(Kind.REFUSED, run, site=number, notes=notes))
+
+    def _joined(self, message: Message) -> Message:
+        """Takes the terms of a run; goes on in its open round, if there is one."""
+        self._part = self._open = self._sum = None
+        part = self._join(message)
+        if (done := _done(part)) > message.round:
+            msg = (
+                f"Expected a run after round {done}, which this site has done, got one "
+                f"after round {message.round}: begin in another workdir."
+            )
+            raise Refused(msg)
+        self._part, self._open = part, _kept(part)
+        return _reply(part, Kind.HELLO, message)
+
+    def _answered(self, part: Part, message: Message) -> Message:
+        if message.kind in (Kind.MODEL, Kind.MEAN):
+            return self._asked(part, message)
+        if message.kind == Kind.END:
+            return self._ended(part, message)
+        if message.kind in (Kind.ROSTER, Kind.REVEAL):
+            return self._summed(part, message)
+        msg = f"Expected a message of a coordinator, got a {message.kind.name}."
+        raise Refused(msg)
+
+    def _require_open(self, message: Message, means: int) -> OpenRound:
+        """Returns the open round; raises if it is another or lacks so many means."""
+        at = self._open
+        if at is None or at.number != message.round or len(at.means) < means:
+            msg = (
+                f"Expected to be in round {message.round + 1} and exchange "
+                f"{message.exchange + 1}, and am not."
+            )
+            raise Refused(msg)
+        return at
+
+    def _asked(self, part: Part, message: Message) -> Message:
+        """Answers a question: with what is stored, or with another release."""
+        programs, number, exchange = part.programs, message.round, message.exchange
+        first = message.kind == Kind.MODEL
+        if first == bool(exchange) or exchange >= len(programs.exchanges):
+            msg = "Expected a MODEL first in a round, and MEANs after it, got others."
+            raise Refused(msg)
+        counts, at = _counts(message), self._open
+        if not first:
+            at = self._require_open(message, exchange - 1)
+        here = at is not None and at.number == number
+        before = at.asked[:exchange] if at and here else ()
+        about = [number, exchange, *map(float, counts), *before]
+        question = _digest(json.dumps(about).encode() + message.payload)
+        answers = at.answers if at and here else {}
+        if at and question in answers:
+            return self._sent(part, message, at, question)
+        if number < (done := _done(part)):
+            msg = f"Expected round {done + 1} or a later one, got round {number + 1}."
+            raise Refused(msg)
+        if first:
+            leaves, means = programs.model.unpack(message.payload), ()
+        else:
+            assert at
+            mean = programs.mean_in(exchange - 1, message.payload)
+            means = (*at.means[: exchange - 1], mean)
+        anew = not part.budget.charge(number, exchange)
+        keys = round_keys(part.roots(), number, part.number)
+        noise = again(keys.own, bytes.fromhex(question)) if anew else keys.own
+        if first:
+            server, client = programs.with_model(leaves, number), _state(part)
+            client = client or initial_server(programs.algorithm, server.params)[1]
+            work = programs.work(server, client, part.data, keys)
+            state = leaves, client, work, keys, means
+            at = OpenRound(number, *state, (question,), answers)
+        assert at
+        asked = (*before, question)
+        at = at._replace(means=means, asked=asked)
+        server = programs.with_model(at.model, number)
+        known = server, at.client, at.work, at.keys, counts, means
+        which, codes = programs.send(exchange, *known, noise)
+        arrays = [np.asarray(one) for one in codes[int(which)]]
         if not all(np.isfinite(one).all() for one in arrays if one.dtype.kind == "f"):
             msg = "Expected an update of finite numbers, got one that is not."
             raise Refused(msg)
-        payload = talk.exchanges[exchange].up[which].pack(arrays)
-        notes = {}
-        if part.tells and not exchange:
-            seen = playing.work.diagnostics
-            notes["diagnostics"] = {name: float(value) for name, value in seen.items()}
-        return Frame(Kind.MESSAGE, *at, notes, payload)
+        answer = programs.exchanges[exchange].up[int(which)].pack(arrays)
+        at = at._replace(answers={**answers, question: answer})
+        _keep(part, at)
+        self._open = at
+        return self._sent(part, message, at, question)
+
+    def _sent(self, part: Part, message: Message, at: OpenRound, question: str):
+        """Returns the answer to a question, or the key by which it will be masked."""
+        if not part.programs.masked:
+            return _reply(part, Kind.MESSAGE, message, at.answers[question])
+        if part.identity is None:
+            msg = f"Expected {secure_sum.FILE} in the site's kit, got none: make kits."
+            raise Refused(msg)
+        (field,) = part.programs.exchanges[message.exchange].up[0].fields
+        attempt = messages.whole(message.notes, "attempt", 0, 2**31)
+        place = part.run, message.round, message.exchange, attempt
+        sum_ = Sum(*place, field.count, field.bits)
+        party = Party(sum_, part.number, part.identity)
+        self._sum = party, question, ""
+        return _reply(part, Kind.KEYS, message, party.key())
+
+    def _summed(self, part: Part, message: Message) -> Message:
+        """Goes on in the masked sum that is open."""
+        at, place = self._open, (message.round, message.exchange)
+        if at is None or self._sum is None or place != self._sum[0].sum[1:3]:
+            msg = "Expected a masked sum that is open, got a stage of another."
+            raise Refused(msg)
+        party, question, roster = self._sum
+        if message.kind == Kind.REVEAL:
+            if not roster:
+                msg = "Expected a roster before the seed of a mask, got none."
+                raise Refused(msg)
+            own = part.programs.own_noise
+            part.budget.complete([*place], question, roster, own)
+            self._sum = None
+            return _reply(part, Kind.SEED, message, party.seed())
+        layout = part.programs.exchanges[message.exchange].up[0]
+        (numbers,) = layout.unpack(at.answers[question])
+        sites = secure_sum.read_roster(message.payload, len(part.names))
+        try:
+            sent = party.masked(message.payload, part.names, part.smallest, numbers)
+        except ValueError as error:  # which says nothing of the site
+            raise Refused(str(error)) from None
+        self._sum = party, question, _digest(json.dumps([*sites]).encode())
+        return _reply(part, Kind.MESSAGE, message, sent)
+
+    def _ended(self, part: Part, message: Message) -> Message:
+        """Ends a round in which the site counted: the client gets its new state."""
+        programs, last = part.programs, len(part.programs.exchanges) - 1
+        if message.round < _done(part):
+            return _reply(part, Kind.DONE, message)  # it has ended before
+        if message.exchange != last or not programs.stateful:
+            msg = "Expected no end of this round, got one."
+            raise Refused(msg)
+        at, counts = self._require_open(message, last), _counts(message)
+        means = (*at.means[:last], programs.mean_in(last, message.payload))
+        server = programs.with_model(at.model, at.number)
+        state = programs.finish(server, at.client, at.work, at.keys, counts, means)
+        whole = jax.device_get(state)
+        checkpoint.save(part.folder / STATES, at.number + 1, whole, keep=1)
+        self._open = self._sum = None
+        return _reply(part, Kind.DONE, message)
 
 
-def _digest(before: bytes, more: bytes) -> bytes:
-    return hashlib.sha256(before + more).digest()
+def _reply(part: Part, kind: Kind, asked: Message, payload: bytes = b"") -> Message:
+    place = part.run, asked.round, asked.exchange, part.number
+    return Message(kind, *place, payload=payload)
 
 
-def _question(frame: Frame, data: bytes) -> bytes:
-    """Returns what a frame asks, which a sum that is tried again asks once."""
-    if "sum" not in frame.notes:
-        return data
-    notes = {key: value for key, value in frame.notes.items() if key != "sum"}
-    return frames.write(frame._replace(notes=notes))
+def _digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
 
 
-def _counts(frame: Frame) -> Counts:
+def _counts(message: Message) -> Counts:
     """Returns how clients count, as the coordinator says it."""
-    return Counts(*(np.float32(one) for one in frame.notes["counts"]))
+    values = messages.floats(message.notes, "counts", 3)
+    return Counts(*(np.float32(one) for one in values))
+
+
+def _done(part: Part) -> int:
+    """Returns the number of rounds after which the client's state is."""
+    return max(checkpoint.rounds(part.folder / STATES), default=0)
+
+
+def _state(part: Part) -> Client | None:
+    """Returns the state of the client from its disk; None: it is the first one."""
+    done, like = _done(part), part.programs.client
+    return checkpoint.of_round(part.folder / STATES, done, like).tree if done else None
+
+
+def _keep(part: Part, at: OpenRound) -> None:
+    """Writes an open round to the disk, if anything of it is needed after a kill."""
+    extra: dict[str, Any] = {ANSWER + name: one for name, one in at.answers.items()}
+    extra["asked"] = json.dumps(at.asked).encode()
+    keys = jax.tree.map(jax.random.key_data, at.keys)
+    tree = tuple(at._replace(keys=keys)[1:6]) if _remembers(part.programs) else ()
+    if tree or part.programs.algorithm.mechanism:
+        checkpoint.save(part.folder / OPEN, at.number, tree, keep=1, extra=extra)
+
+
+def _kept(part: Part) -> OpenRound | None:
+    """Returns the open round on the disk, if there is one that goes on."""
+    folder, programs, like = part.folder / OPEN, part.programs, ()
+    number = max(checkpoint.rounds(folder), default=-1)
+    if number < _done(part):
+        return None
+    asked = checkpoint.array_of(checkpoint.path_of(folder, number), "extra/asked")
+    asked = tuple(json.loads(asked.tobytes()))
+    if _remembers(programs):
+        keys = round_keys(part.roots(), 0, part.number)
+        data = jax.tree.map(jax.random.key_data, keys)
+        shapes = programs.client, programs.worked, data
+        means = tuple(one.mean for one in programs.exchanges[: len(asked) - 1])
+        like = ([*programs.model.leaves], *shapes, means)
+    saved = checkpoint.of_round(folder, number, like)
+    answers = {
+        name.removeprefix(ANSWER): value.tobytes()
+        for name, value in saved.extra.items()
+        if name.startswith(ANSWER)
+    }
+    state: Any = saved.tree if like else (*[None] * 4, ())
+    at = OpenRound(number, *state, asked=asked, answers=answers)
+    if like:
+        kinds = jax.tree.map(jax.random.key_impl, keys)
+        wrapped = (
+            jax.random.wrap_key_data(one, impl=kind)
+            for one, kind in zip(at.keys, kinds, strict=True)
+        )
+        at = at._replace(keys=Keys(*wrapped))
+    return at
+
+
+def _remembers(programs: Programs) -> bool:
+    """Whether a round goes on after its first answer."""
+    return programs.stateful or len(programs.exchanges) > 1

@@ -2,23 +2,22 @@
 
 `jax.random.normal` of float32 ends at 5.42 standard deviations below and 5.22 above
 the mean. One release of a few hundred numbers in a few hundred rounds reaches that too
-often for a small delta. The noise here goes to `tails.REACH`, 12.2, and the accountant
-charges delta for what is missing beyond.
+often for a small delta. The noise here goes to `accounting.REACH`, 12.2, and the
+accountant charges delta for what is missing beyond.
+
+A number x is a quantile. It has the sign of one bit and the size with `P(|N(0, 1)| > x)
+= u`, u on the grid (m + 1/2) 2^-47, m in [0, 2^47). If the first 31 bits of m are zero,
+64 more bits follow, so that u is at least `accounting.SMALLEST`.
 
 The remaining error of float32. A noisy sum is rounded to multiples of a power of two
 between 1/32 and 1/16 of the noise. Whatever the data, the outputs are the same
-multiples, and no low bit shows which numbers were added. The noise is a quantile that
-is wrong by at most 2.5e-6 of a standard deviation, and sums of size M are wrong by M
-2^-24 for each of n summands. Together that shifts the edges of a cell by e = 2.5e-6 + n
-M 2^-24 standard deviations. The logarithm of the probability of an output then moves by
-at most 64 e for each number: 2e-4 for a sum of ten summands no longer than the noise.
-The accountant does not count this. Worst cases of many numbers add up to more than a
-guarantee allows, although no attack is known. Integer noise on sums of integers
-(`integer_sums`) makes it zero.
-
->>> import jax
->>> noise(jax.random.key(0), jax.numpy.zeros(3), 0.5).shape
-(3,)
+multiples, and no low bit shows which numbers were added. The quantile is wrong by at
+most 2.5e-6 of a standard deviation, and sums of size M are wrong by M 2^-24 for each of
+n summands. Together that shifts the edges of a cell by e = 2.5e-6 + n M 2^-24 standard
+deviations. The logarithm of the probability of an output then moves by at most 64 e for
+each number: 2e-4 for a sum of ten summands no longer than the noise. The accountant
+does not count this. Worst cases of many numbers add up to more than a guarantee allows,
+although no attack is known. On sums of integers (`integer_sums`) it is zero.
 """
 
 from collections.abc import Callable
@@ -28,8 +27,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from fl_sketch.core import trees
 from fl_sketch.core.protocols import Key, Message
-from fl_sketch.privacy import tails
+from fl_sketch.privacy.accounting import SMALLEST
 
 # |x| for u >= 1/2 is v = 1 - u times a polynomial in v^2. For u < 1/2 it is
 # s = sqrt(-log u) times one in 1 / (1 + s) - MIDDLE. Both are fits by Chebyshev points.
@@ -47,7 +47,7 @@ STEPS = 2.0**-4  # of the grid of outputs, over the power of two below the noise
 
 
 def standard(key: Key, count: int) -> jax.Array:
-    """Returns `count` independent standard normal numbers, float32; see `tails`.
+    """Returns `count` independent standard normal numbers, float32.
 
     The key may be of any kind. Noise that protects someone needs one of `core.chacha`.
     """
@@ -65,20 +65,13 @@ def standard(key: Key, count: int) -> jax.Array:
 def from_words(
     first: jax.Array, rest: jax.Array, more: Callable[[], jax.Array]
 ) -> jax.Array:
-    """Returns the normal numbers that uniform words make.
-
-    Args:
-      first: a sign and 31 bits of each number, uint32 [n].
-      rest: 16 more bits of each, uint32 [n].
-      more: `() -> uint32 [2, n]`, 64 more bits of each, which only matter if the first
-        31 of a number are zero.
-    """
+    """Returns the normal numbers that uniform words make."""
     leading = first & jnp.uint32(0x7FFFFFFF)
     chance = _fraction(leading, 31) + (_fraction(rest, 47) + 2.0**-48)
 
     def refined():
         high, low = more()
-        deep = _fraction(high, 79) + (_fraction(low, 111) + tails.SMALLEST)
+        deep = _fraction(high, 79) + (_fraction(low, 111) + SMALLEST)
         return jnp.where(leading == 0, _fraction(rest, 47) + deep, chance)
 
     chance = lax.cond(jnp.any(leading == 0), refined, lambda: chance)
@@ -87,27 +80,14 @@ def from_words(
 
 
 def noise(key: Key, like: Message, scale: jax.typing.ArrayLike) -> Message:
-    """Returns independent noise with the shapes of a message, float32.
-
-    Args:
-      key: as in `standard`.
-      like: a message; only its shapes are read.
-      scale: the standard deviation of each number; may be traced.
-    """
-    leaves, treedef = jax.tree.flatten(like)
-    drawn = scale * standard(key, sum(leaf.size for leaf in leaves))
-    ends = np.cumsum([leaf.size for leaf in leaves])
-    parts = jnp.split(drawn, ends[:-1])
-    return treedef.unflatten(
-        [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
-    )
+    """Returns independent noise with the shapes of a message, float32."""
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32), like)
+    numbers = jnp.asarray(scale) * standard(key, trees.count(like))
+    return trees.unraveler(shapes)(numbers)
 
 
 def on_grid(message: Message, scale: jax.typing.ArrayLike) -> Message:
-    """Returns a noisy message rounded to multiples of a power of two.
-
-    The `scale` is the standard deviation of its noise, above zero.
-    """
+    """Returns a message with noise of this `scale`, on multiples of a power of two."""
     bits = lax.bitcast_convert_type(jnp.float32(scale), jnp.uint32)
     power = lax.bitcast_convert_type(bits & jnp.uint32(0x7F800000), jnp.float32)
     step = power * STEPS

@@ -2,7 +2,7 @@
 
 The odometer of a folder has the same type, with the rounds that were released.
 
->>> plan = plans.Plan(steps=100, sample=50, population=1000)
+>>> plan = accounting.Plan(steps=100, sample=50, population=1000)
 >>> given = promised(plan, rounds=100, target_epsilon=2.0, delta=1e-5)
 >>> given.private, given.epsilon(100) <= 2.0
 (True, True)
@@ -11,25 +11,15 @@ delta=1e-5).rounds
 20
 """
 
+import bisect
 import decimal
 import math
 from typing import Any, NamedTuple
 
-from fl_sketch.privacy import accounting, plans
+from fl_sketch.privacy import accounting
 
 LEAST = 1e-3  # with less noise, or such a target, numbers overflow
 RANDOMNESS = {"system": "system", "seed": "simulated"}  # its name in tables
-LAST_BITS = (
-    "the last bits of float arithmetic that rounding does not remove "
-    "(fl_sketch/privacy/gaussian.py)"
-)
-UNPROTECTED = (
-    "the test data",
-    "the planned number of clients, the model, its size and all other keys of the "
-    "config",
-    "the choice of config keys, unless other data were used for it",
-    "the time that rounds take, and all else of simulator.csv in the run's folder",
-)
 
 
 class Guarantee(NamedTuple):
@@ -46,10 +36,9 @@ class Guarantee(NamedTuple):
       partition: how examples are dealt to clients: if it is equal, so are the clients.
         A digest of the shares would confirm guesses about a label that decides them.
       secret: a check value of the secret from which noise is drawn; empty: none.
-      trials: mean and shape of the number of runs from which this one was selected.
     """
 
-    plan: plans.Plan
+    plan: accounting.Plan
     noise_multiplier: float
     delta: float
     accountant: str
@@ -60,7 +49,6 @@ class Guarantee(NamedTuple):
     public: bool = False
     partition: str = ""
     secret: str = ""
-    trials: tuple[float, float] | None = None
 
     @property
     def private(self) -> bool:
@@ -77,7 +65,7 @@ class Guarantee(NamedTuple):
 
     def spent(self) -> float:
         """Returns the epsilon of all steps of the plan."""
-        return accounting.spent(
+        return accounting.epsilon(
             self.plan,
             self.noise_multiplier,
             delta=self.delta,
@@ -108,7 +96,7 @@ def require_left(last: int, done: int, target_epsilon: float) -> None:
 
 
 def promised(
-    plan: plans.Plan,
+    plan: accounting.Plan,
     *,
     rounds: int,
     delta: float,
@@ -124,13 +112,7 @@ def promised(
       plan: the plan of all rounds that the noise is made for.
       rounds: the last round that was asked for. With noise and a target the run ends
         before the target is exceeded.
-      accountant: one of `plans.ACCOUNTANTS`; "auto": the tightest.
-      per_round: steps of the plan in a round.
-      **about: further fields of `Guarantee`.
-
-    Raises:
-      ValueError: in one line, for a guarantee that no accountant can compute, or that
-        no noise or not even one round can keep.
+      accountant: one of `accounting.ACCOUNTANTS`; "auto": the tightest.
     """
     if noise_multiplier and not LEAST <= noise_multiplier <= 1 / LEAST**2:
         msg = (
@@ -138,20 +120,19 @@ def promised(
             f"{1 / LEAST**2:g}, got noise_multiplier={noise_multiplier}."
         )
         raise ValueError(msg)
-    name = plans.accountant_for(plan) if accountant == "auto" else accountant
+    name = accounting.accountant_for(plan) if accountant == "auto" else accountant
     z, target = noise_multiplier, target_epsilon
     last = min(rounds, plan.steps // per_round)
     if z or target:
-        plans.require(plan, name)
-        plans.require_delta(plan, delta)
+        accounting.require(plan, name)
+        accounting.require_delta(plan, delta)
     if target and not z:
         z = accounting.calibrate(plan, epsilon=target, delta=delta, accountant=name)
-    elif target:
-        within = accounting.steps_within(
-            plan, z, epsilon=target, delta=delta, accountant=name
-        )
-        last = min(last, within // per_round)
     whole = Guarantee(plan, z, delta, name, last, per_round, **about)
+    if target and noise_multiplier:
+        every = range(1, last + 1)
+        last = bisect.bisect(every, target, key=lambda n: whole.after(n).spent())
+        whole = whole._replace(rounds=last)
     if z and not last:
         least = rounded_up(whole.after(1).spent())
         msg = (

@@ -2,7 +2,8 @@
 
 A message of n numbers is bounded by C, mixed so that no number is large, divided by a
 step gamma and rounded at random. Sums are kept modulo 2^bits, and a sum beyond that
-wraps around. Everything here is relative to C: the `scale` is C / gamma.
+wraps around. Everything here is relative to C: the `scale` is C / gamma, the largest
+with which sums fit their bits.
 
 >>> sums = Integers(bits=16, most=100)
 >>> round(scale(sums, noise_multiplier=1.0, length=1024), 1)
@@ -17,13 +18,13 @@ from typing import NamedTuple
 
 from fl_sketch.core import validate
 
-KINDS = ("skellam", "discrete_gaussian")
-OF_SERVER = "discrete_gaussian"  # the kind that a server draws at once
+KINDS = ("skellam",)  # names of noise that clients add to integers
 SHORTEST, LONGEST = 8, 32  # bits of a number
 SEEN = 30  # bits at most that a sum uses, of 32, so that a simulator sees it wrap
 DEVIATIONS = 4.0  # standard deviations of a sum that fit
 FINEST = 2.0**15  # the largest scale: finer steps than C / 2^15 gain nothing
 LARGEST = 2.0**14  # the largest standard deviation of one draw, whose table is finite
+PADDING = 1.1  # the most integers of a message, over its numbers
 
 
 class Integers(NamedTuple):
@@ -34,14 +35,12 @@ class Integers(NamedTuple):
       most: the most messages that are added up.
       smallest: the number of clients whose shares are the promised noise; 0: the server
         draws it at once.
-      granularity: gamma / C; 0: the least with which sums fit their bits.
       lengths: the number of integers of each release of a sample.
     """
 
     bits: int
     most: int
     smallest: int = 0
-    granularity: float = 0.0
     lengths: tuple[int, ...] = ()
 
     def of(self, numbers: Sequence[int]) -> "Integers":
@@ -59,74 +58,61 @@ class Integers(NamedTuple):
 
 
 def padded(numbers: int) -> int:
-    """Returns the length of a message as integers: the next power of two.
+    """Returns the length of a message as integers.
 
-    >>> padded(1), padded(250), padded(256)
-    (1, 256, 256)
+    It is the next power of two if that is at most `PADDING` times as many. Otherwise
+    nothing is padded, and two blocks that overlap are mixed (`integer_sums.mixed`).
+
+    >>> padded(1), padded(130), padded(250), padded(256)
+    (1, 130, 256, 256)
     """
-    return 1 << (numbers - 1).bit_length()
+    power = 1 << (numbers - 1).bit_length()
+    return power if power <= PADDING * numbers else numbers
 
 
-def require(integers: Integers, noise_multiplier: float) -> None:
+def block(length: int) -> int:
+    """Returns the numbers that are mixed with each other: a power of two.
+
+    >>> block(130), block(256)
+    (128, 256)
+    """
+    return 1 << (length.bit_length() - 1)
+
+
+def require(integers: Integers) -> None:
     """Raises a ValueError in one line for integers that cannot be."""
     validate.at_least_one(most=integers.most)
-    validate.in_range(0, math.inf, granularity=integers.granularity)
     if not SHORTEST <= integers.bits <= LONGEST:
         msg = f"Expected bits from {SHORTEST} to {LONGEST}, got bits={integers.bits}."
-        raise ValueError(msg)
-    least = 1 / FINEST
-    least = max(least, noise_multiplier / math.sqrt(integers.draws) / LARGEST)
-    if 0 < integers.granularity < least:
-        msg = (
-            f"Expected granularity >= {least:.3g} (over the bound) with "
-            f"noise_multiplier={noise_multiplier:.4g}, or 0: by the bits, got "
-            f"granularity={integers.granularity}."
-        )
         raise ValueError(msg)
 
 
 def require_length(integers: Integers, noise_multiplier: float, length: int) -> None:
-    """Raises a ValueError for bits that are too few for messages of this length.
-
-    Or for a granularity with which a simulator could not see all wraps.
-    """
-    finest = fitting(integers._replace(bits=SEEN), noise_multiplier, length)
-    if integers.granularity and integers.granularity * finest < 1:
-        msg = (
-            f"Expected granularity >= {1 / finest:.3g}, with which sums have {SEEN} "
-            f"bits, got granularity={integers.granularity}."
-        )
-        raise ValueError(msg)
+    """Raises a ValueError for bits that are too few for messages of this length."""
     if scale(integers, noise_multiplier, length) < 1:
         msg = (
-            f"Expected more bits, or a smaller granularity, for sums of "
-            f"{integers.most} messages with noise_multiplier={noise_multiplier:.4g}: "
-            f"a step would be longer than a message, got bits={integers.bits}."
+            f"Expected more bits for sums of {integers.most} messages with "
+            f"noise_multiplier={noise_multiplier:.4g}: a step would be longer than a "
+            f"message, got bits={integers.bits}."
         )
         raise ValueError(msg)
 
 
 def scale(integers: Integers, noise_multiplier: float, length: int) -> float:
-    """Returns C / gamma for messages of `length` integers."""
-    if integers.granularity:
-        return 1 / integers.granularity
-    by_bits = fitting(integers, noise_multiplier, length)
-    noise = noise_multiplier / math.sqrt(integers.draws)
-    return min(by_bits, FINEST, LARGEST / noise if noise else math.inf)
+    """Returns C / gamma for messages of `length` integers; 0: no sum fits its bits.
 
-
-def fitting(integers: Integers, noise_multiplier: float, length: int) -> float:
-    """Returns the largest scale at which sums fit into their bits; 0: there is none.
-
-    A number of a sum has at most the variance (n C)^2 / length of n mixed messages that
-    are all alike, plus n / 4 of rounding, plus that of the noise of all who came.
+    A number of a sum has at most the variance (n C)^2 / `block` of n mixed messages
+    that are all alike, plus n / 4 of rounding, plus that of the noise of all who came.
     `DEVIATIONS` standard deviations fit, as in Kairouz et al. (2021), section 4.
     """
     half, n = 2.0 ** (min(integers.bits, SEEN) - 1), integers.most
-    left = (half / DEVIATIONS) ** 2 - n / 4
-    noise = noise_multiplier**2 * max(1.0, n / integers.draws)
-    noise = noise if integers.smallest else noise_multiplier**2
-    return math.sqrt(max(0.0, left) / (n**2 / length + noise))
+    left = max(0.0, (half / DEVIATIONS) ** 2 - n / 4)
+    noise = noise_multiplier**2
+    if integers.smallest:
+        noise *= max(1.0, n / integers.draws)
+    fitting = math.sqrt(left / (n**2 / block(length) + noise))
+    own = noise_multiplier / math.sqrt(integers.draws)
+    return min(fitting, FINEST, LARGEST / own if own else math.inf)
 
 
 def square(scale: float, length: int) -> int:
@@ -134,7 +120,9 @@ def square(scale: float, length: int) -> int:
 
     It is what Kairouz et al. (2021), Proposition 22, allow with beta = e^(-1/2): each
     rounding keeps it with a probability of at least 1 - beta, and is drawn again where
-    it does not. Their `sqrt(2 log(1 / beta))` is one.
+    it does not. Their `sqrt(2 log(1 / beta))` is one. The proposition is for any vector
+    of `length` numbers and of norm `scale`, so it does not matter how they were mixed:
+    rotations of blocks keep the norm, and padding adds zeros.
     """
     return math.floor(scale**2 + length / 4 + scale + math.sqrt(length) / 2)
 
@@ -142,3 +130,19 @@ def square(scale: float, length: int) -> int:
 def draw_variance(integers: Integers, noise_multiplier: float, scale: float) -> float:
     """Returns the variance of one draw of noise, of `Integers.draws`, in integers."""
     return (noise_multiplier * scale) ** 2 / integers.draws
+
+
+def deviation(
+    integers: Integers | None, noise_multiplier: float, clients: float
+) -> float:
+    """Returns the standard deviation over C of a number of a sum of so many clients.
+
+    Every client adds a share of the noise, if it is shared, and at most a quarter of a
+    step's square by rounding.
+    """
+    if integers is None:
+        return noise_multiplier
+    steps = min(scale(integers, noise_multiplier, n) for n in integers.lengths)
+    rounding = clients / (4 * steps**2) if steps else math.inf
+    shares = clients / integers.draws if integers.smallest else 1.0
+    return math.sqrt(noise_multiplier**2 * shares + rounding)

@@ -30,11 +30,8 @@ def noisy_steps(
     none for a client that is not drawn. The final message costs nothing more, sketched
     or not.
 
-    Args:
-      loss: the loss of one batch, a mean over its examples.
-      rate: the step size eta.
-      clip: the bound l on the norm of one example's gradient.
-      noise_multiplier: z; 0 only clips.
+    The `loss` is a mean over the examples of a batch, `clip` the bound l on the norm of
+    one example's gradient, and `noise_multiplier` z; 0 only clips.
 
     Reference: Song et al., Algorithms 2 and 3.
     """

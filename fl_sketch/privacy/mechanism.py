@@ -2,21 +2,20 @@
 
 Any algorithm becomes private by `algorithm._replace(mechanism=...)`: what is bounded is
 the message that leaves a client, after sketches, compressors and memories, since none
-of these keeps an l2 bound. Every exchange of a round is guarded, and each is a
-release: `len(costs.measure_traffic(...).sent)` of them a round, found while tracing.
+of these keeps an l2 bound. Every exchange of a round is guarded, and is a release.
 
 Formal guarantees, for each exchange of a cohort without repeated clients:
 
 - one client changes the sum by at most C, whatever its data, NaN included;
 - the noise has standard deviation z C in every number of the sum, is drawn once, from
-  the server's key, and is the same on all devices (`central`, `adaptive`);
+  the server's key, and is the same on all devices;
 - the denominator is fixed: with a mean over the clients that took part, one client
   could change the weight of all others, and the sum by up to 2C;
 - a message whose norm is not finite becomes zero, and is counted.
 
 A mechanism does not hide diagnostics, which the engine returns for the simulator alone.
-Noise has a tail (`tails`) and hides low bits. `gaussian` describes the remaining error
-of float32.
+`gaussian` describes the error of float32. Of integers it is zero, and clients may add
+shares of the noise (`integers`).
 
 >>> import jax, jax.numpy as jnp
 >>> from fl_sketch.privacy import clipping
@@ -32,37 +31,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fl_sketch import channels
-from fl_sketch.core import trees, validate
+from fl_sketch.core import validate
 from fl_sketch.core.keys import Purpose
-from fl_sketch.core.protocols import (
-    Channel,
-    Encoded,
-    Key,
-    Like,
-    Mechanism,
-    Message,
-    Release,
-    Sketch,
-)
+from fl_sketch.core.protocols import Encoded, Key, Mechanism, Message, Release
 from fl_sketch.privacy import clipping, gaussian
 from fl_sketch.privacy.clipping import Bound
 from fl_sketch.privacy.integer_sums import integers as integers  # one of these too
-from fl_sketch.privacy.smallest_cohort import withheld_below
 
 
 def central(bound: Bound, *, noise_multiplier: float, denominator: float) -> Mechanism:
-    """Returns the Gaussian mechanism with a trusted server: one draw on the sum.
-
-    Args:
-      bound: the bound of a message, and the C that the noise scales with.
-      noise_multiplier: the multiplier z; the noise on the sum has standard deviation z
-        C.
-      denominator: the fixed number r of expected clients.
-    """
+    """Returns the Gaussian mechanism with a trusted server: one draw on the sum."""
     clipping.require_noise(bound, noise_multiplier, denominator)
-    scale = _noise_scale(bound, noise_multiplier)
-
+    # Without noise the threshold may be infinite.
+    scale = noise_multiplier * bound.limit if noise_multiplier else 0.0
     bounded = clipping.bounded(bound)
 
     def encode(state, exchange, message, keys):
@@ -81,56 +62,6 @@ def central(bound: Bound, *, noise_multiplier: float, denominator: float) -> Mec
         noise_multiplier,
         denominator,
         said=("central", bound.name, bound.limit),
-    )
-
-
-def distributed(
-    bound: Bound, *, noise_multiplier: float, denominator: float, smallest: int
-) -> Mechanism:
-    """Returns the Gaussian mechanism in which every client adds its share of noise.
-
-    A share has variance (z C)^2 / smallest, so the sum over `smallest` clients or more
-    has at least the noise of the guarantee. With fewer clients nothing is released: the
-    mean is zero, and the released `withheld` is set. The number of clients is not
-    secret here, since the noise depends on it. So this is for samplings "fixed" and
-    "everyone" with relation "replace_one", and not for Poisson cohorts.
-
-    Args:
-      bound: the bound of a message, and the C that the noise scales with.
-      noise_multiplier: the multiplier z of the sum over `smallest` clients.
-      denominator: the fixed number r of expected clients.
-      smallest: the least number of clients with which the guarantee holds.
-    """
-    clipping.require_noise(bound, noise_multiplier, denominator)
-    validate.at_least_one(smallest=smallest)
-    scale = _noise_scale(bound, noise_multiplier)
-    share = scale / math.sqrt(smallest)
-
-    bounded = clipping.bounded(bound)
-
-    def encode(state, exchange, message, keys):
-        one = bounded(state, message)
-        noise = _noise(keys.own, exchange, message, share)
-        sent = jax.tree.map(jnp.add, one.summand, noise)
-        return Encoded((sent, jnp.float32(1)), one.rejected)
-
-    def release(state, exchange, total, keys):
-        del exchange, keys
-        total, count = total
-        mean = jax.tree.map(lambda t: t / denominator, _on_grid(total, scale))
-        mean, withheld = withheld_below(smallest, count, mean)
-        return Release(mean, state, {}, withheld)
-
-    return Mechanism(
-        tuple,
-        bounded,
-        encode,
-        release,
-        noise_multiplier,
-        denominator,
-        smallest,
-        trailing=("one",),
-        said=("distributed", bound.name, bound.limit),
     )
 
 
@@ -155,8 +86,6 @@ def adaptive(
       start: the threshold C of the first round.
       noise_multiplier: the multiplier z of both together.
       denominator: the fixed number r of expected clients.
-      quantile: the share of messages that should be no longer than C.
-      rate: the rate of the threshold's steps.
       count_noise: the standard deviation s_b of the noise on the sum of b_i - 1/2;
         about r / 20.
 
@@ -169,7 +98,9 @@ def adaptive(
 
     def encode(state, exchange, message, keys):
         del keys
-        _only_exchange(exchange, "bound=adaptive")
+        if exchange:
+            msg = "Expected one exchange per round with bound=adaptive, got a second."
+            raise ValueError(msg)
         bounded, rejected = clipping.clip(state).apply(message)
         short = (clipping.norm(message) <= state) | (rejected > 0)
         return Encoded((bounded, short.astype(jnp.float32) - 0.5), rejected)
@@ -198,75 +129,8 @@ def adaptive(
     )
 
 
-def before_sketch(
-    op: Sketch,
-    like: Like,
-    bound: Bound,
-    *,
-    noise_multiplier: float,
-    denominator: float,
-    read: str = "transpose",
-) -> tuple[Channel, Mechanism]:
-    """Returns a channel and its mechanism that bound the update, not its sketch.
-
-    The sum of sketches is the sketch R(u_1 + ... + u_n) of bounded updates. What is
-    released is R(u_1 + ... + u_n + xi), xi of standard deviation z C in every number of
-    an *update*. This is the Gaussian mechanism on the sum of updates, and then a map
-    that does not look at data. (Noise of z C on the sketch itself would not do: R can
-    make a vector longer.) Use both or neither.
-
-    Args:
-      op: the operator.
-      like: an update, or its length.
-      bound: the bound of an update.
-      noise_multiplier: the multiplier z; the noise on the sum of updates has standard
-        deviation z C.
-      denominator: the fixed number r of expected clients.
-      read: the way to read the message, as in `channels.sketched`.
-    """
-    clipping.require_noise(bound, noise_multiplier, denominator)
-    inner = channels.sketched(op, read=read)
-    scale = _noise_scale(bound, noise_multiplier)
-    update_like = jax.ShapeDtypeStruct((like,), jnp.float32)
-    update_like = update_like if trees.is_length(like) else like
-
-    def talk(update, memory, keys, round):
-        bounded, rejected = bound.apply(update)
-        # What is rejected reaches the message as NaN, where it is counted.
-        marked = jax.tree.map(
-            lambda leaf: jnp.where(rejected > 0, jnp.nan, leaf), bounded
-        )
-        return inner.talk(marked, memory, keys, round)
-
-    def bounded(state, message):
-        del state  # what was bounded is the update
-        return Encoded(*clipping.reject(message))
-
-    def encode(state, exchange, message, keys):
-        del keys
-        _only_exchange(exchange, "form=update")
-        return bounded(state, message)
-
-    def release(state, exchange, total, keys):
-        noise = _noise(keys.server, exchange, update_like, scale)
-        sketched = op.apply(keys.shared, noise)
-        return _released(total, sketched, scale, denominator, state)
-
-    mechanism = Mechanism(
-        tuple,
-        bounded,
-        encode,
-        release,
-        noise_multiplier,
-        denominator,
-        drawn=trees.size(update_like),
-        said=("central", bound.name, bound.limit),
-    )
-    return Channel(talk), mechanism
-
-
 def _released(total, noise, scale, denominator: float, state: Any) -> Release:
-    """Returns the release of a sum; energies are squared norms after the division."""
+    """Returns the release of a sum, with its energies."""
     noisy = _on_grid(jax.tree.map(jnp.add, total, noise), scale)
     mean = jax.tree.map(lambda leaf: leaf / denominator, noisy)
     square = float(denominator) ** 2  # of an int it may be none of 32 bits
@@ -295,14 +159,3 @@ def _on_grid(message: Message, scale) -> Message:
 
 def _energy(tree: Message) -> jax.Array:
     return sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree))  # pyright: ignore[reportReturnType]
-
-
-def _noise_scale(bound: Bound, noise_multiplier: float):
-    # Without noise the threshold may be infinite.
-    return noise_multiplier * bound.limit if noise_multiplier else 0.0
-
-
-def _only_exchange(exchange: int, what: str) -> None:
-    if exchange:
-        msg = f"Expected one exchange per round with {what}, got a second one."
-        raise ValueError(msg)

@@ -1,18 +1,17 @@
-"""Renyi divergences of integer noise, and of samples of any mechanism; imports no jax.
+"""Renyi divergences of Skellam noise, and of samples of any mechanism; imports no jax.
 
-They are upper bounds, most of them at whole orders. Between two of these a straight
-line bounds (order - 1) times the divergence, which is a convex function of the order.
+They are upper bounds at whole orders. Between two of these a straight line bounds
+(order - 1) times the divergence, which is a convex function of the order.
 
 A cohort of fixed size is a sample in which one unit is exchanged for another one, and
 so is a Poisson sample whose unit is replaced. Both neighbours are one step from what
 they share, the sample without the unit, or with another one in its place. Two sampled
 divergences and the triangle inequality then bound theirs.
 
-References: Agarwal, Kairouz and Liu (2021), Theorem 3.5, for Skellam noise; Kairouz,
-Liu and Steinke (2021), Proposition 14, for sums of discrete Gaussians; Zhu and Wang
-(2019), Theorem 5, for Poisson samples, and Mironov, Talwar and Zhang (2019), Theorem 5,
-for those of symmetric noise; Wang, Balle and Kasiviswanathan (2019), Theorem 9, for
-samples of a fixed size; Mironov (2017), Proposition 11, for the triangle.
+References: Agarwal, Kairouz and Liu (2021), Theorem 3.5, for Skellam noise; Zhu and
+Wang (2019), Theorem 5, for Poisson samples, and Mironov, Talwar and Zhang (2019),
+Theorem 5, for those of symmetric noise; Wang, Balle and Kasiviswanathan (2019), Theorem
+9, for samples of a fixed size; Mironov (2017), Proposition 11, for the triangle.
 """
 
 import dataclasses
@@ -27,10 +26,10 @@ from dp_accounting.rdp import RdpAccountant
 from scipy import special
 
 from fl_sketch.privacy import lattice
+from fl_sketch.privacy.accounting import Plan
 from fl_sketch.privacy.lattice import Integers
-from fl_sketch.privacy.plans import Plan
 
-# (orders, float64) -> divergences
+# (orders, whole numbers) -> divergences
 Curve = Callable[[np.ndarray], np.ndarray]
 
 ORDERS = (
@@ -43,15 +42,9 @@ HOLDER = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)  # exponents of the triangle
 
 @dataclasses.dataclass(frozen=True)
 class CurveDpEvent(dp_event.DpEvent):
-    """A mechanism whose divergences are known.
-
-    Attributes:
-      curve: the divergence at each of some orders.
-      real: whether the orders may be any real numbers above one; else whole numbers.
-    """
+    """A mechanism whose divergences are known."""
 
     curve: Curve
-    real: bool = False
 
 
 class Accountant(RdpAccountant):
@@ -63,8 +56,8 @@ class Accountant(RdpAccountant):
         if not isinstance(event, CurveDpEvent):
             return super()._maybe_compose(event, count, do_compose)
         if do_compose:
-            curve = event.curve if event.real else _between(event.curve)
-            self._rdp += count * curve(np.asarray(self._orders, np.float64))
+            orders = np.asarray(self._orders, np.float64)
+            self._rdp += count * _between(event.curve, orders)
         return None
 
 
@@ -74,13 +67,11 @@ def event(plan: Plan, noise_multiplier: float) -> CurveDpEvent:
     def moved(by):
         """Returns the curve of all releases of sums that move by so many bounds."""
         assert plan.integers is not None
-        return functools.partial(
-            _releases, plan.noise, plan.integers, noise_multiplier, by
-        )
+        return functools.partial(_releases, plan.integers, noise_multiplier, by)
 
     own, symmetric = moved(plan.sensitivity), plan.releases == 1
     if plan.sampling == "everyone":
-        return CurveDpEvent(own, real=plan.noise == "discrete_gaussian")
+        return CurveDpEvent(own)
     if plan.sampling == "fixed":
         sampled = poisson_sample(own, plan.rate, symmetric=symmetric)
         return CurveDpEvent(_least(fixed_sample(own, plan.rate), exchanged(sampled)))
@@ -90,46 +81,33 @@ def event(plan: Plan, noise_multiplier: float) -> CurveDpEvent:
     return CurveDpEvent(_least(own, exchanged(added)))
 
 
-def _between(curve: Curve) -> Curve:
-    """Returns a curve of real orders from one of whole orders."""
+def _between(curve: Curve, orders: np.ndarray) -> np.ndarray:
+    """Returns the divergences at real orders, from those at whole orders."""
 
     def moments(orders):  # logarithms; zero at the order 1
         return (orders - 1) * curve(np.maximum(2, orders))
 
-    def at(orders):
-        low = np.floor(orders)
-        part, first = orders - low, moments(low)
-        with np.errstate(invalid="ignore"):  # where it is infinite
-            line = first + part * (moments(low + 1) - first)
-        return np.where(part > 0, line, first) / (orders - 1)
-
-    return at
+    low = np.floor(orders)
+    part, first = orders - low, moments(low)
+    with np.errstate(invalid="ignore"):  # where it is infinite
+        line = first + part * (moments(low + 1) - first)
+    return np.where(part > 0, line, first) / (orders - 1)
 
 
 def _releases(
-    kind: str, integers: Integers, z: float, by: float, orders: np.ndarray
+    integers: Integers, z: float, by: float, orders: np.ndarray
 ) -> np.ndarray:
     """Returns the divergences of all releases of a sample together."""
-    parts = [_release(kind, integers, z, by, n, orders) for n in integers.lengths]
-    return np.sum(parts, axis=0)
-
-
-def _release(
-    kind: str, integers: Integers, z: float, by: float, length: int, orders: np.ndarray
-) -> np.ndarray:
-    """Returns the divergences of one release, for all cohorts that may be released."""
-    scale = lattice.scale(integers, z, length)
-    if not scale:
-        return np.full(len(orders), np.inf)
-    square = lattice.square(scale, length)
-    share = lattice.draw_variance(integers, z, scale)
-    variance = integers.draws * share
-    l1, l2 = by * min(square, (length * square) ** 0.5), by * square**0.5
-    if kind == "skellam":
-        return skellam(orders, variance=variance, l1=l1, l2=l2)
-    tau = excess(share, integers.most if integers.smallest else 1)
-    sizes = {"l1": l1, "l2": l2, "length": length}
-    return discrete_gaussian(orders, variance=variance, tau=tau, **sizes)
+    total = np.zeros(len(orders))
+    for length in integers.lengths:
+        scale = lattice.scale(integers, z, length)
+        if not scale:
+            return np.full(len(orders), np.inf)
+        square = lattice.square(scale, length)
+        variance = integers.draws * lattice.draw_variance(integers, z, scale)
+        l1, l2 = by * min(square, (length * square) ** 0.5), by * square**0.5
+        total += skellam(orders, variance=variance, l1=l1, l2=l2)
+    return total
 
 
 def _least(one: Curve, other: Curve) -> Curve:
@@ -137,65 +115,17 @@ def _least(one: Curve, other: Curve) -> Curve:
 
 
 def skellam(orders: np.ndarray, *, variance: float, l1: float, l2: float) -> np.ndarray:
-    """Returns the divergences of a vector of integers with Skellam noise.
-
-    Args:
-      orders: whole numbers above one.
-      variance: that of the noise of one number.
-      l1: the most that a unit changes the vector, in the l1 norm.
-      l2: the same in the l2 norm.
-    """
+    """Returns the divergences of a vector of integers with Skellam noise."""
     fine = ((2 * orders - 1) * l2**2 + 6 * l1) / (4 * variance**2)
     return orders * l2**2 / (2 * variance) + np.minimum(fine, 1.5 * l1 / variance)
-
-
-def discrete_gaussian(
-    orders: np.ndarray,
-    *,
-    variance: float,
-    tau: float,
-    l1: float,
-    l2: float,
-    length: int,
-) -> np.ndarray:
-    """Returns the same for a sum of discrete Gaussians.
-
-    Args:
-      orders: real numbers above one.
-      variance: the sum of the squared parameters sigma^2.
-      tau: how far the sum is from one discrete Gaussian (`excess`); one draw: 0.
-      l1: the most that a unit changes the vector, in the l1 norm.
-      l2: the same in the l2 norm.
-      length: the length of the vector.
-    """
-    short, long = l1 / variance**0.5, l2 / variance**0.5
-    inner = min(
-        long**2 + 2 * short * tau + length * tau**2,
-        (long + length**0.5 * tau) ** 2,
-    )
-    return np.minimum(orders / 2 * long**2 + tau * length, orders / 2 * inner)
-
-
-def excess(variance: float, draws: int) -> float:
-    """Returns the tau of a sum of up to `draws` discrete Gaussians of sigma^2 each.
-
-    It is `10 sum_{k < draws} exp(-2 pi^2 sigma^2 k / (k + 1))`.
-    """
-    k = np.arange(1, draws)
-    return float(10 * np.sum(np.exp(-2 * math.pi**2 * variance * k / (k + 1))))
 
 
 def poisson_sample(curve: Curve, rate: float, *, symmetric: bool) -> Curve:
     """Returns the curve of a mechanism on a Poisson sample; units are added or removed.
 
-    It bounds the divergences in both directions.
-
-    Args:
-      curve: that of the mechanism on all units of a sample.
-      rate: the probability with which a unit is in the sample.
-      symmetric: whether it is one sum with noise that is as likely as its opposite. A
-        reflection then exchanges both neighbours, and the direction that has a formula
-        is the larger one.
+    It bounds both directions. If the mechanism is one sum with noise that is as likely
+    as its opposite (`symmetric`), a reflection exchanges both neighbours, and the
+    direction that has a formula is the larger one.
     """
     further = 0.0 if symmetric else math.log(3)
 
@@ -211,12 +141,7 @@ def poisson_sample(curve: Curve, rate: float, *, symmetric: bool) -> Curve:
 
 
 def fixed_sample(curve: Curve, rate: float) -> Curve:
-    """Returns the curve of a mechanism on a sample of fixed size; a unit is replaced.
-
-    Args:
-      curve: that of the mechanism on all units of a sample.
-      rate: the share of the units that is in the sample.
-    """
+    """Returns the curve of a mechanism on a fixed sample; a unit is replaced."""
 
     def logs(order, terms):
         del order
@@ -226,18 +151,13 @@ def fixed_sample(curve: Curve, rate: float) -> Curve:
 
 
 def exchanged(curve: Curve) -> Curve:
-    """Returns the curve of two neighbours that are each one step from a third.
-
-    Args:
-      curve: that of one step, in both directions.
-    """
+    """Returns the curve of two neighbours that are each one step from a third."""
 
     def both(orders):
-        known = curve(GRID)
+        known = np.append(curve(GRID), np.inf)
 
         def at(wanted):
-            place = np.searchsorted(GRID, np.maximum(GRID[0], wanted - 1e-9))
-            return np.append(known, np.inf)[place]
+            return known[np.searchsorted(GRID, np.maximum(GRID[0], wanted - 1e-9))]
 
         ways = [
             (orders - 1 / p) / (orders - 1) * at(p * orders)

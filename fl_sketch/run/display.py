@@ -8,10 +8,12 @@ import jax
 from ml_collections import ConfigDict
 
 from fl_sketch import engine
+from fl_sketch.config.privacy import expected
 from fl_sketch.core import shown
 from fl_sketch.engine.costs import FLOAT_BYTES
 from fl_sketch.engine.task import Task
 from fl_sketch.models.metrics import measured, score_of
+from fl_sketch.privacy import noise_size
 from fl_sketch.privacy.guarantee import mark, rounded_up
 
 COLUMNS = {
@@ -26,7 +28,6 @@ COSTS = {
     "rounds/s": (9, "{:.1f}"),
 }
 EPSILON = (9, "{:.4f}")
-NOISED = (14, "{:.4f}")
 SHOWN = 5  # names of arrays
 
 
@@ -49,7 +50,7 @@ def plan(config: ConfigDict, task: Task) -> list[str]:
         *_bank(facts),
         *_begun(task.model),
         *_slow(config.compute.dtype),
-        *_how(task.known.guarantee, config.rounds),
+        *_how(task.known.guarantee, config),
     ]
 
 
@@ -126,14 +127,16 @@ def _kept(guarantee) -> str:
     return f"epsilon = {rounded_up(spent)} at delta = {guarantee.delta:g}"
 
 
-def _how(guarantee, asked: int) -> list[str]:
-    """Returns lines on what makes a run private, if anything does."""
+def _how(guarantee, config: ConfigDict) -> list[str]:
+    """Returns lines on what makes a run private, if anything does, and on its noise."""
     if guarantee is None or not guarantee.noise_multiplier:
         return []
     plan, rounds = guarantee.plan, guarantee.rounds
     many = plan.releases * guarantee.per_round
     bits = f", {plan.noise} at {plan.integers.bits} bits" if plan.integers else ""
-    early = f" (not {asked}: target_epsilon is reached)" * (rounds < asked)
+    early = f" (not {config.rounds}: target_epsilon is reached)"
+    early *= rounds < config.rounds
+    noise = noise_size.lines(guarantee, clients=expected(config))
     return [
         f"  privacy per {guarantee.unit} after {rounds} rounds{early}: relation "
         f"{plan.relation}, accountant {guarantee.accountant}, noise multiplier "
@@ -141,6 +144,7 @@ def _how(guarantee, asked: int) -> list[str]:
         f"sum{'s' * (many > 1)} per round",
         f"  {SECRET[guarantee.randomness]}; the guarantee does not cover train loss, "
         "bytes and rounds/s: do not publish them",
+        *(f"  {line}" for line in noise),
     ]
 
 
@@ -178,8 +182,6 @@ def head(task: Task) -> str:
     columns = COLUMNS | scores | COSTS
     if task.private:
         columns["epsilon"] = EPSILON
-    noised = sorted(task.facts["noised"])  # as `row` has them
-    columns |= {name.replace("_train_", " "): NOISED for name in noised}
     return " ".join(f"{name:>{width}}" for name, (width, _) in columns.items())
 
 
@@ -200,8 +202,6 @@ def row(values: Mapping[str, Any]) -> str:
     columns = [*COLUMNS.values(), *[SCORE] * len(scores), *COSTS.values()]
     if values.get("epsilon") not in (None, ""):
         cells, columns = (*cells, _up(values["epsilon"])), [*columns, EPSILON]
-    noised = [values[name] for name in sorted(values) if name.startswith("noised_")]
-    cells, columns = (*cells, *noised), [*columns, *[NOISED] * len(noised)]
     return " ".join(
         f"{'-' if cell is None else form.format(cell):>{width}}"
         for (width, form), cell in zip(columns, cells, strict=True)

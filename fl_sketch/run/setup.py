@@ -225,13 +225,6 @@ class Setup:
         """Names of what is measured on them apart from the loss, the first decides."""
         return tuple(self.loss(self.numbers).measured)
 
-    @property
-    def noised(self) -> tuple[str, ...]:
-        """Names of what is released with the model for people to look at."""
-        mechanism = self.algorithm(self.numbers).mechanism
-        watched = mechanism.watched if mechanism else ()
-        return tuple(f"noised_{name}" for name in watched)
-
     def start(self, numbers: Numbers, key: Key | Roots) -> engine.State:
         """Returns the state before the first round of a run with roots `key`."""
         own = apart(roots_of(key).public, Purpose.INITIAL)

@@ -157,7 +157,6 @@ def facts_of(setup: Setup) -> dict[str, Any]:
         "client_state_bytes": row * config.data.clients,
         "kept_updates": _kept_updates(setup),
         "seed": config.seed,
-        "noised": list(setup.noised),
         "metrics": list(setup.metrics),
         **_protection(setup),
     }

@@ -25,7 +25,6 @@ from fl_sketch.data.tokenizer import Tokenizer
 from fl_sketch.models import huggingface, params_io
 from fl_sketch.models.losses import KINDS
 from fl_sketch.models.metrics import CLASSES
-from fl_sketch.workdir import weights
 from fl_sketch.workdir.weights import FILE, SIDECAR
 
 
@@ -109,10 +108,7 @@ def load_trained(folder: str | os.PathLike, plugin: Collection[str] = ()) -> Tra
     path = place / FILE
     if not path.is_file() or not (place / SIDECAR).is_file():
         msg = f"Expected the folder of a finished run or of a release, with {SIDECAR} "
-        msg += f"and {FILE}, got {folder}"
-        best = place / weights.BEST
-        hint = f", which is that of a sweep: the model is in {best}" * best.is_dir()
-        raise ValueError(msg + hint + ".")
+        raise ValueError(msg + f"and {FILE}, got {folder}.")
     with untrusted_files.reading(place / SIDECAR, "to be unchanged"):
         about = dict(json.loads((place / SIDECAR).read_text()))
         if "inputs" not in about:

@@ -21,10 +21,9 @@ from fl_sketch.config import parse, privacy
 from fl_sketch.config.build import metrics_of
 from fl_sketch.core import files, validate
 from fl_sketch.engine.loop import NotFinite
-from fl_sketch.privacy.composition import Trials
-from fl_sketch.privacy.guarantee import Guarantee
 from fl_sketch.run.run import run as run_once
-from fl_sketch.sweep import grid, plots, tables, tuning
+from fl_sketch.run.setup import prepare
+from fl_sketch.sweep import grid, plots, tables
 from fl_sketch.sweep.sweep import sweep
 from fl_sketch.sweep.tables import Row
 from fl_sketch.sweep.tuning import Tuning
@@ -119,7 +118,6 @@ def run(
     *,
     settings: Sequence[str] = (),
     only: Sequence[str] = (),
-    trials: Trials | None = None,
     say: Callable[[str], None] = tqdm.write,
 ) -> list[Row]:
     """Runs a comparison, or what an earlier one left of it; returns its standings.
@@ -133,8 +131,6 @@ def run(
       data_dir: the folder of raw data sets.
       settings: lines "key=value" for the config of every method.
       only: names of methods; empty: all.
-      trials: the number of runs of a private selection, which takes the place of search
-        and seeds for each private method that is tuned.
       say: what prints a line.
 
     Raises:
@@ -149,14 +145,13 @@ def run(
         for name in only or comparison.methods
     }
     _check(comparison, configs, folder)
-    plans = _plans(comparison, configs, trials, data_dir) if trials else {}
     searched, evaluations, standings = [], [], []
     methods = tqdm(configs.items(), unit="method", disable=None)
     for number, (name, config) in enumerate(methods, 1):
         say(f"{name} ({number} of {len(configs)})")
         method, place = comparison.methods[name], folder_of(folder, name)
         best, rows, points = _tuned_and_run(
-            comparison, method, config, plans.get(name), place, data_dir, say
+            comparison, method, config, place, data_dir, say
         )
         searched += [{"method": name, **point} for point in points]
         evaluations += [{"method": name, **row} for row in rows]
@@ -164,7 +159,7 @@ def run(
         say("  " + markdown(tables.standings_table(standings[-1:]))[-1])
     if searched:
         files.write_rows(folder / "search.csv", searched)
-    released = odometer.below(folder, tuning.FOLDER)
+    released = odometer.below(folder)
     if released:
         odometer.write(folder, released)
     notes = odometer.lines(released)
@@ -225,15 +220,14 @@ def folder_of(workdir: str | os.PathLike, name: str) -> pathlib.Path:
 
 
 def _tuned_and_run(
-    comparison: Comparison, method: Method, config, plan, folder, data_dir, say
+    comparison: Comparison, method: Method, config, folder, data_dir, say
 ) -> tuple[dict[str, Any], list[Row], list[Row]]:
     """Returns the best keys, the evaluations, and the points of the search."""
     tuned = Tuning(config, method.tune, folder, data_dir, comparison.last, say)
-    if plan:
-        return *tuned.select(plan), []
     best, points = {}, []
     if method.tune:
-        tuned = tuned._replace(config=_for_search(comparison, method, config))
+        searched = _for_search(comparison, method, config, data_dir)
+        tuned = tuned._replace(config=searched)
         best, points = tuned.search(comparison.widen)
     config = grid.changed(config, best)
     seeds, place = comparison.seeds, folder / "seeds"
@@ -244,16 +238,19 @@ def _tuned_and_run(
     return best, rows_of.read(place / "sweep.csv"), points
 
 
-def _for_search(comparison: Comparison, method: Method, config) -> ConfigDict:
+def _for_search(comparison: Comparison, method: Method, config, data_dir) -> ConfigDict:
     """Returns the config with which a method is tuned."""
     keys = {**comparison.tuning_keys, "seed": comparison.tuning_seed}
     config = grid.changed(config, keys)
     if not comparison.tuning_rounds or method.whole:
         return config
-    # The noise of fewer rounds would be less, and so would its cost.
-    planned = config.privacy.planned_rounds or config.rounds
-    rounds = min(config.rounds, comparison.tuning_rounds)
-    return grid.changed(config, {"privacy.planned_rounds": planned, "rounds": rounds})
+    keys = {"rounds": min(config.rounds, comparison.tuning_rounds)}
+    if privacy.protection_of(config).noisy:
+        # The noise of fewer rounds would be less, and so would its cost.
+        guarantee = prepare(config, data_dir).guarantee
+        assert guarantee is not None
+        keys["privacy.noise_multiplier"] = guarantee.noise_multiplier
+    return grid.changed(config, keys)
 
 
 def _apart(config, seeds: Sequence[int], folder, data_dir) -> Iterator[Row]:
@@ -310,20 +307,3 @@ def _check(
             kind = TypeError if isinstance(error, TypeError) else ValueError
             msg = f"{name}: {error}"
             raise kind(msg) from None
-
-
-def _plans(comparison, configs, trials: Trials, data_dir) -> dict[str, Guarantee]:
-    """Returns the cost of each private selection, by the name of its method."""
-    tunes = {name: comparison.methods[name].tune for name in configs}
-    private = [
-        n for n in configs if tunes[n] and privacy.protection_of(configs[n]).noisy
-    ]
-    if not private:
-        msg = (
-            "Expected trials=0 without a private method that is tuned, got trials > 0."
-        )
-        raise ValueError(msg)
-    return {
-        name: tuning.planned(configs[name], tunes[name], trials, data_dir)
-        for name in private
-    }

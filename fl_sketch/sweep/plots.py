@@ -15,7 +15,7 @@ from fl_sketch.models.metrics import METRICS, score_of
 from fl_sketch.sweep.grid import Axis
 from fl_sketch.sweep.tables import DOWN, UP, Row, by_method, ranked
 from fl_sketch.workdir import rows as names
-from fl_sketch.workdir.tables import markdown, named, shown
+from fl_sketch.workdir.tables import named, shown
 
 NEEDED = ("round", UP, DOWN)  # columns of evaluations
 LOSSES = ("train_loss", "test_loss", "validation_loss")
@@ -28,7 +28,6 @@ ABSCISSAS = {  # the label of an axis, and the columns that are added up along i
     "up": ("sent by all clients", (UP,)),
     "down": ("received by all clients", (DOWN,)),
     "both": ("sent and received by all clients", (UP, DOWN)),
-    "seconds": ("simulated seconds", ("simulated_seconds",)),
     "epsilon": ("epsilon", ("epsilon",)),
 }
 DEFAULT = ("rounds", "up", "both")
@@ -43,7 +42,6 @@ def plot(
     metric: str = "",
     labels: Sequence[str] = (),
     title: str = "",
-    reach: float | None = None,
 ) -> list[str]:
     """Draws the curves of results in one picture; returns the names of the lines.
 
@@ -58,14 +56,15 @@ def plot(
       metric: the metric to draw; empty: the score.
       labels: texts "NAME=words" for the legend; both sides may have a "=".
       title: the title of the picture.
-      reach: a score. A table with the cost of each line to reach it is added.
 
     Raises:
       ValueError: in one line, for what cannot be read or drawn.
     """
     files.writable_file(path)
     endings = tuple(f".{form}" for form in files.PICTURES)
-    validate.one_of(endings, **{"the ending of out": pathlib.Path(path).suffix})
+    if pathlib.Path(path).suffix not in endings:
+        msg = f"--out must end in {', '.join(endings)}, got {path}."
+        raise ValueError(msg)
     rows = read(workdirs, only)
     names = list(dict.fromkeys(row["method"] for row in rows))
     words = _labels(labels, names)
@@ -74,8 +73,6 @@ def plot(
         msg = f"Expected finite numbers in {column}, got none."
         raise ValueError(msg)
     draw(rows, path, xs, metric, words, title)
-    if reach is not None:
-        names += markdown(reached(rows, reach, metric, words))
     return names
 
 
@@ -181,36 +178,6 @@ def column_of(rows: Sequence[Mapping[str, Any]], metric: str = "") -> str:
         validate.one_of(tuple(legal), metric=column)
     _require(rows, column)
     return column
-
-
-def reached(
-    rows: Sequence[Mapping[str, Any]], value: float, metric: str, labels: Mapping
-) -> list[list[str]]:
-    """Returns cells on what each method took to reach a score, the cheapest first.
-
-    Numbers are means over seeds, each at its first evaluation of this `value` or a
-    better one. A method has none if one of its seeds did not reach it.
-    """
-    column = column_of(rows, metric)
-    kind = METRICS.get(column.partition("_")[2])
-    sign = 1 if kind and kind.higher else -1
-    methods = []
-    for name, seeds in by_method(rows).items():
-        good = (
-            [row for row in seed if sign * float(row[column]) >= sign * value]
-            for seed in seeds
-        )
-        firsts = [evaluations[0] for evaluations in good if evaluations]
-        costs = [math.nan] * 3
-        if len(firsts) == len(seeds):
-            up, both = _mean(firsts, [UP]) / 1e6, _mean(firsts, [UP, DOWN]) / 1e6
-            costs = [_mean(firsts, ["round"]), up, both]
-        cells = ["-" if math.isnan(cost) else f"{cost:.4g}" for cost in costs]
-        line = [labels.get(name, name), f"{len(firsts)} of {len(seeds)}", *cells]
-        methods.append((math.isnan(costs[1]), costs[1], line))
-    methods.sort(key=lambda method: method[:2])
-    head = ["", "seeds", "rounds", "MB up", "MB up and down"]
-    return [head, *(line for *_, line in methods)]
 
 
 def heatmap(
@@ -362,7 +329,4 @@ def _map(plot, drawn: Sequence[Axis], cells, title: str) -> None:
     style = {"ha": "center", "va": "center", "fontsize": min(10, 50 / max(means.shape))}
     for (row, column), mean in np.ndenumerate(means):
         text = "diverged" if np.isnan(mean) else f"{mean:.3f}"
-        scores = cells[row, column]
-        if len(scores) > 1 and not np.isnan(mean):
-            text += f"\n+- {np.std(scores, ddof=1):.3f}"
         plot.text(column, row, text, bbox=box, **style)

@@ -10,6 +10,7 @@ import math
 import pathlib
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -20,7 +21,7 @@ from fl_sketch.engine.recorder import Recorder, Row
 from fl_sketch.models.metrics import MEASURED, score_of
 from fl_sketch.run.setup import prepare
 from fl_sketch.run.signals import asking
-from fl_sketch.sweep import best, grid, plots, programs, tables
+from fl_sketch.sweep import grid, plots, programs, tables
 from fl_sketch.sweep.dry_run import Outline, outline, plan, require_one_table
 from fl_sketch.workdir import odometer
 from fl_sketch.workdir import rows as names
@@ -73,7 +74,7 @@ def sweep(
         if summary:
             say(f"{workdir} already has this sweep, finished:")
         else:
-            times = _run_rest(outlines, done, axes, folder, data_dir, how, say)
+            times = _run_rest(outlines, done, folder, data_dir, how, say)
             results = _results(axes, outlines, folder.rows)
             spent = odometer.facts(odometer.read(folder.folder))
             plots.heatmap(axes, folder.rows, folder.folder / PICTURE)
@@ -81,8 +82,7 @@ def sweep(
             summary = folder.finish(grid_keys | results | {"map": how} | times | spent)
         notes = odometer.lines(odometer.read(folder.folder))
         lines = tables.write_sweep(folder.folder, folder.rows, axes, notes)
-    private = _of_best(summary, outlines)
-    for line in [*lines, *best.ended(folder.folder, private=private)]:
+    for line in lines:
         say(line)
     say(f"results in {workdir}")
     return summary
@@ -150,15 +150,8 @@ def _results(
     }
 
 
-def _of_best(summary: Row, outlines: Sequence[Outline]) -> bool:
-    """Returns whether the best point of a sweep is a private run."""
-    point = summary["best"]["point"] if summary["best"] else -1
-    private = (one.group for one in outlines if one.private)
-    return any(0 <= point - one.first < len(one.points) for one in private)
-
-
 def _run_rest(
-    outlines, done: int, axes, folder: Workdir, data_dir, how: str, say: Say
+    outlines, done: int, folder: Workdir, data_dir, how: str, say: Say
 ) -> Row:
     """Runs the programs after the first `done`; returns what that took."""
     begin, compiling = time.perf_counter(), 0.0
@@ -180,15 +173,7 @@ def _run_rest(
                 asked=asked,
             )
             told = functools.partial(_tell, folder, say, f"{number} of {len(outlines)}")
-
-            def ended(last, states, one=one, setup=setup):
-                # Secrets of private points are deleted: their rounds cannot be
-                # repeated.
-                if not one.private:
-                    rows = [*folder.rows, *last]
-                    best.keep(folder.folder, rows, axes, one.group, setup, states)
-
-            run_points(one, points, recorders, watch, told, ended)
+            run_points(one, points, recorders, watch, told)
     seconds = time.perf_counter() - begin
     return {"seconds": seconds, "compile_seconds": compiling, "programs_kept": done}
 
@@ -205,30 +190,24 @@ def run_points(
     recorders: Sequence[Recorder],
     watch: Watch,
     told: Callable[[list[Row]], None],
-    ended: Callable[[list[Row], object], None],
-) -> None:
-    """Runs all points of a program.
+) -> Any:
+    """Runs all points of a program; returns their last states.
 
     Args:
       told: receives the rows of every evaluation, one for each point.
-      ended: receives the last rows and states before `told` receives the last rows, so
-        that the best point is written before them.
     """
-    last: list[Row] = []
 
     def on_rows(rows: list[Row], speed: float) -> None:
         del speed
-        rows = [
-            _of_point(one, place, row, recorders[place])
-            for place, row in enumerate(rows)
-        ]
-        if rows[0]["round"] == one.last:
-            last.extend(rows)
-        else:
-            told(rows)
+        told(
+            [
+                _of_point(one, place, row, recorders[place])
+                for place, row in enumerate(rows)
+            ]
+        )
 
     watch = watch._replace(rows=on_rows)
-    states = play(
+    return play(
         points.compiled,
         points.states,
         recorders,
@@ -236,8 +215,6 @@ def run_points(
         points=True,
         watch=watch,
     )
-    ended(last, states)
-    told(last)
 
 
 def _of_point(one: Outline, place: int, row: Row, recorder: Recorder) -> Row:

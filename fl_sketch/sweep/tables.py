@@ -198,7 +198,6 @@ def standing(method: str, chosen: Row, rows: Rows, last: int) -> Row:
         "bytes_down": mean(DOWN),
         "rounds": int(ends[0]["round"]),
         **epsilon_of(ends),
-        **({} if "seed" in ends[0] else {"searched": True}),  # by secret trials
         "chosen": named(chosen, " "),
     }
 
@@ -235,8 +234,7 @@ def standings_table(rows: Sequence[Row]) -> list[list[str]]:
             line.append(f"{float(f'{row[name] / 1e6:.4g}'):.15g}")  # four digits
         if private and row["epsilon"]:
             epsilon = rounded_up(float(row["epsilon"]))
-            whole = " (of the search)" * ("searched" in row)
-            line.append(f"{epsilon}{mark(row['randomness'])}{whole}")
+            line.append(f"{epsilon}{mark(row['randomness'])}")
         elif private:
             line.append("none")
         cells.append([*line, row["chosen"]])
@@ -293,15 +291,10 @@ def _apart(
 ) -> list[float]:
     """Returns the scores of a method less those of another, for seeds that both have.
 
-    Runs of one seed have the same clients and batches, so differences vary less. A
-    private selection has runs without a seed.
+    Runs of one seed have the same clients and batches, so differences vary less.
     """
     own, other = (
-        {
-            str(seed[0]["seed"]): mean_score(seed, last)
-            for seed in one
-            if "seed" in seed[0]
-        }
+        {str(seed[0]["seed"]): mean_score(seed, last) for seed in one}
         for one in (seeds, others)
     )
     return [own[seed] - other[seed] for seed in own if seed in other]

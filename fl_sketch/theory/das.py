@@ -24,6 +24,16 @@ from fl_sketch.theory.conditions import at_least, at_most
 OF_GRADIENT = 3 * math.sqrt(7 / 32) / 16  # of C / (E L) |grad f_i(w)| in Theorem 3
 
 
+def noise_multiplier(*, epsilon, delta, rounds, n, r, q=1.0) -> float:
+    """Returns z by Theorem 1, with a constant q that the paper does not state.
+
+    Noise of sigma^2 = q T C^2 log(1/delta) / (n epsilon)^2 on the mean over r of n
+    clients, in each of T rounds, is z = (r / n) sqrt(q T log(1/delta)) / epsilon on the
+    sum. It holds only for some q and small epsilon, so it is no guarantee.
+    """
+    return r / n * math.sqrt(q * rounds * math.log(1 / delta)) / epsilon
+
+
 def least_threshold(*, L, E, Delta) -> float:
     """Returns the smallest C that Theorems 2 to 4 admit: 4 E sqrt(L Delta)."""
     return 4 * E * math.sqrt(L * Delta)

@@ -17,12 +17,9 @@ The round key is an extra argument of `update`, so the chain below works in any
 from fl_sketch.transforms.error_feedback import changes as changes
 from fl_sketch.transforms.error_feedback import compress as compress
 from fl_sketch.transforms.error_feedback import error_feedback as error_feedback
-from fl_sketch.transforms.messages import message_bits as message_bits
+from fl_sketch.transforms.fetchsgd import fetchsgd as fetchsgd
 from fl_sketch.transforms.paper_optimizers import paper_amsgrad as paper_amsgrad
 from fl_sketch.transforms.paper_optimizers import scalar_adam as scalar_adam
 from fl_sketch.transforms.pipeline import aggregate as aggregate
 from fl_sketch.transforms.pipeline import desketch as desketch
 from fl_sketch.transforms.pipeline import sketch as sketch
-from fl_sketch.transforms.sketch_space import fetchsgd as fetchsgd
-from fl_sketch.transforms.sketch_space import in_sketch_space as in_sketch_space
-from fl_sketch.transforms.sketch_space import top_k_desketch as top_k_desketch

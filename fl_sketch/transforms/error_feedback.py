@@ -8,8 +8,6 @@ import optax
 
 from fl_sketch.core import trees
 from fl_sketch.core.protocols import Compressor, Tree
-from fl_sketch.sketch import compressors
-from fl_sketch.transforms import messages
 from fl_sketch.transforms.pipeline import NEED_KEY, require
 
 
@@ -18,17 +16,14 @@ def compress(compressor: Compressor) -> optax.GradientTransformationExtraArgs:
 
     The result has as many numbers as the update. An `aggregate` over the devices of a
     mesh averages all of them: this compresses what is computed with, and not what
-    crosses the network between devices. `message_bits` has the bits of the message
-    itself, and `Compressor.compress` makes it.
+    crosses the network between devices. `Compressor.compress` makes the message
+    itself, of `Compressor.bits(d)` bits.
     """
 
     def update(updates, state, params=None, *, key=None, **extra_args):
         del params, extra_args
         vector = compressor.apply(require(key, NEED_KEY), trees.ravel(updates))
-        value = trees.unraveler(updates)(vector)
-        bits, grows = compressor.bits(vector.size), not compressor.contraction
-        messages.note(value, bits=bits, grows=grows)
-        return value, state
+        return trees.unraveler(updates)(vector), state
 
     return optax.GradientTransformationExtraArgs(
         lambda params: optax.EmptyState(), update
@@ -49,8 +44,8 @@ def error_feedback(
 
     Formal guarantee: sum of outputs + error = sum of inputs, after every round. The
     error stays bounded if `tx` is a contraction: top-k, scaled sign, random-k without
-    its factor d/k. Others are refused, such as an unbiased sketch, R^T R, or `sign`:
-    their error grows. An update that is not finite leaves the error as it was.
+    its factor d/k. That of an unbiased sketch, R^T R, or of `sign` grows. An update
+    that is not finite leaves the error as it was.
 
     The memory belongs to one client. Inside `shard_map` that part of the state must be
     sharded over the devices, not replicated.
@@ -60,9 +55,7 @@ def error_feedback(
         `compress(top_k(k))`.
 
     Raises:
-      ValueError: in an update, for an output of another shape, for that of `desketch`,
-        or of `compress` with a compressor that is no contraction, if nothing scales it
-        down afterwards.
+      ValueError: in an update, for an output of another shape.
     """
     tx = optax.with_extra_args_support(tx)
 
@@ -72,22 +65,16 @@ def error_feedback(
 
     def update(updates, state, params=None, **extra_args):
         corrected = jax.tree.map(jnp.add, updates, state.error)
-        with messages.noted() as notes:
-            sent, inner = tx.update(corrected, state.inner, params, **extra_args)
-        if _shapes(sent) != _shapes(corrected):
-            msg = "Expected error feedback around compress(a contraction), got a "
-            raise ValueError(msg + "transformation whose output has another shape.")
-        if messages.about(sent, notes).grows:
-            raise ValueError(compressors.NO_FEEDBACK)
+        sent, inner = tx.update(corrected, state.inner, params, **extra_args)
+        shapes, got = (jax.tree.map(jnp.shape, tree) for tree in (corrected, sent))
+        if shapes != got:
+            msg = f"error feedback needs outputs like the updates, {shapes}, got {got}."
+            raise ValueError(msg)
         left = jax.tree.map(jnp.subtract, corrected, sent)
         error = trees.if_finite(left, state.error)
         return sent, ErrorFeedbackState(error, inner)
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _shapes(tree):
-    return [leaf.shape for leaf in jax.tree.leaves(tree)]
 
 
 def changes(compressor: Compressor) -> optax.GradientTransformationExtraArgs:
@@ -104,8 +91,7 @@ def changes(compressor: Compressor) -> optax.GradientTransformationExtraArgs:
         del params, extra_args
         change = trees.ravel(jax.tree.map(jnp.subtract, updates, state))
         change = compressor.apply(require(key, NEED_KEY), change)
-        change, d = trees.unraveler(updates)(change), change.size
-        messages.note(change, bits=compressor.bits(d))
+        change = trees.unraveler(updates)(change)
         return change, jax.tree.map(jnp.add, state, change)
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -228,23 +228,6 @@ def control_variates(loss: Loss, *, rate: jax.typing.ArrayLike, steps: int) -> L
     return Local(run, _zeros, finish)
 
 
-def measuring(
-    inner: Local, measure: Callable[[Tree, Tree], dict[str, jax.Array]]
-) -> Local:
-    """Adds a measurement of the server's model to the diagnostics of local work.
-
-    Args:
-      measure: `(params, batch) -> {name: scalar}`, called with the first batch.
-    """
-
-    def run(server, state, batches, keys):
-        work = inner.run(server, state, batches, keys)
-        measured = measure(server.params, _first(batches))
-        return work._replace(diagnostics=work.diagnostics | measured)
-
-    return inner._replace(run=run)
-
-
 def _corrected(value_of: Stepwise, rate, start: Tree, slices: Any, correction) -> Work:
     """Returns the work of steps along gradient - correction, which is the state."""
 

@@ -20,7 +20,7 @@ from fl_sketch.core.protocols import Key, Tree
 from fl_sketch.core.trees import Stateful, named_leaves
 from fl_sketch.models.params_io import BARE
 from fl_sketch.transforms import lora
-from fl_sketch.transforms.trains import Chosen, chosen, parsed
+from fl_sketch.transforms.trains import Chosen, chosen
 
 PARAMS, STATE = "params/", "state/"  # begin the names of a model with statistics
 
@@ -115,7 +115,7 @@ def split(model: Tree, trains: str, arrays: Mapping[str, Any]) -> Parts:
         for name, leaf in leaves.items()
         if not (stateful and name.startswith(STATE)) and _is_float(leaf)
     }
-    found = chosen(parsed(trains), shapes)
+    found = chosen(trains, shapes)
     if stateful:
         wholly = tuple(PARAMS + name for name in found.wholly)
         ranks = {PARAMS + name: rank for name, rank in found.ranks.items()}

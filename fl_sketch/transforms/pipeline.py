@@ -7,7 +7,6 @@ from jax.custom_batching import custom_vmap
 
 from fl_sketch.core import trees, validate
 from fl_sketch.core.protocols import Key, Sketch
-from fl_sketch.transforms import messages
 
 NEED_KEY = "Expected the round's key: update(updates, state, params, key=key)."
 NEED_PARAMS = (
@@ -37,9 +36,7 @@ def desketch(op: Sketch) -> optax.GradientTransformationExtraArgs:
     def update(updates, state, params=None, *, key: Key | None = None, **extra_args):
         del extra_args
         key, params = require(key, NEED_KEY), require(params, NEED_PARAMS)
-        update = op.transpose(key, updates, params)
-        messages.note(update, grows=op.size(params) < trees.size(params))
-        return update, state
+        return op.transpose(key, updates, params), state
 
     return optax.GradientTransformationExtraArgs(_no_state, update)
 
@@ -65,8 +62,6 @@ def aggregate(axis_name: str | tuple[str, ...]) -> optax.GradientTransformation:
         def mean(message):
             return jax.lax.pmean(mean_over_clients(message), axis_name)
 
-        if messages.counted(updates):  # nothing is sent, only counted
-            return updates, state
         _require_axis(axis_name)
         return jax.tree.map(mean, updates), state
 

@@ -1,4 +1,7 @@
-"""The privacy ledger: what all runs on the same data in a folder spent.
+"""The privacy ledger: the privacy that all runs on the same data in a folder spent.
+
+It is no odometer of theory (Rogers et al., 2016), which would allow to choose later
+runs by the results of earlier ones: see `privacy.composition`.
 
 Every private run has an entry in odometer.json, written before its first round and then
 as far as it came: a name, and a `Guarantee` whose plan has the rounds that were
@@ -7,7 +10,6 @@ reported. So does a program that was interrupted and begun again.
 """
 
 import json
-import math
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -15,9 +17,9 @@ from typing import Any, NamedTuple
 
 from fl_sketch.core import files, untrusted_files
 from fl_sketch.privacy import composition
+from fl_sketch.privacy.accounting import Plan
 from fl_sketch.privacy.guarantee import RANDOMNESS, Guarantee, rounded_up
 from fl_sketch.privacy.lattice import Integers
-from fl_sketch.privacy.plans import Plan
 
 FILE = "odometer.json"
 RUN = "run"  # the name of a run that is alone in its folder
@@ -57,17 +59,17 @@ def read(folder: str | os.PathLike) -> Entries:
 
 
 def _guarantee(fields: Mapping[str, Any]) -> Guarantee:
-    trials = fields["trials"]
-    plan = _plan(fields["plan"])
-    return Guarantee(**{**fields, "plan": plan, "trials": trials and tuple(trials)})
-
-
-def _plan(fields: Mapping[str, Any]) -> Plan:
-    whole = fields.get("integers")  # older plans have none
-    if whole is None:
-        return Plan(**fields)
-    whole = Integers(**{**whole, "lengths": tuple(whole["lengths"])})
-    return Plan(**{**fields, "integers": whole})
+    """Returns the guarantee of an entry, of an older version too if it is known."""
+    fields, plan = dict(fields), dict(fields["plan"])
+    whole: dict[str, Any] = plan.get("integers") or {"lengths": ()}
+    unknown = fields.pop("trials", None), whole.pop("granularity", 0)
+    plan.pop("shares", 1)
+    if any(unknown) or plan.pop("noise", "") == "discrete_gaussian":
+        msg = "Expected runs with Gaussian or Skellam noise, got others."
+        raise ValueError(msg)
+    if whole["lengths"]:
+        plan["integers"] = Integers(**{**whole, "lengths": tuple(whole["lengths"])})
+    return Guarantee(**{**fields, "plan": Plan(**plan)})
 
 
 def _fields(plan: Plan) -> dict[str, Any]:
@@ -113,12 +115,12 @@ def set_apart(folder: str | os.PathLike, names: Sequence[str]) -> None:
         write(folder, after)
 
 
-def below(folder: str | os.PathLike, skipped: str) -> Entries:
-    """Returns the entries of all folders below one, except those called `skipped`."""
+def below(folder: str | os.PathLike) -> Entries:
+    """Returns the entries of all folders below one."""
     root, entries = pathlib.Path(folder), {}
     for path in sorted(root.rglob(FILE)):
         inside = path.relative_to(root).parts[:-1]
-        if inside and skipped not in inside:
+        if inside:
             own = read(path.parent)
             entries |= {"/".join((*inside, name)): one for name, one in own.items()}
     return entries
@@ -149,8 +151,9 @@ def total(entries: Mapping[str, Guarantee]) -> Total | None:
     delta = max(one.delta for one in counted)
     relation = composition.common_relation([one.plan for one in counted])
     alike = [one._replace(plan=one.plan._replace(relation=relation)) for one in counted]
+    runs = [(one.plan, one.noise_multiplier) for one in alike]
     return Total(
-        epsilon=_epsilon(alike, delta),
+        epsilon=composition.together(runs, delta=delta),
         delta=delta,
         unit=units[0],
         relation=relation,
@@ -158,26 +161,6 @@ def total(entries: Mapping[str, Guarantee]) -> Total | None:
         public=len(entries) - len(alike),
         simulated=any(one.randomness == RANDOMNESS["seed"] for one in alike),
     )
-
-
-def _epsilon(entries: Sequence[Guarantee], delta: float) -> float:
-    runs = [(one.plan, one.noise_multiplier) for one in entries if not one.trials]
-    selections = [one for one in entries if one.trials]
-    each = delta / (len(selections) + bool(runs))
-    chosen = sum(selected(one, each) for one in selections)
-    return chosen + (composition.together(runs, delta=each) if runs else 0.0)
-
-
-def selected(one: Guarantee, delta: float) -> float:
-    """Returns the epsilon at `delta` of a selection; infinite if it is not known."""
-    assert one.trials is not None
-    trials = composition.Trials(*one.trials)
-    try:
-        return composition.best_of_a_random_number(
-            one.plan, one.noise_multiplier, trials, delta=delta
-        )
-    except ValueError:  # Renyi accountants do not know all plans
-        return math.inf
 
 
 def lines(entries: Mapping[str, Guarantee]) -> list[str]:
@@ -190,10 +173,7 @@ def lines(entries: Mapping[str, Guarantee]) -> list[str]:
         return []
     also = f"; {whole.public} more on public data" * bool(whole.public)
     how = " (simulated: the noise follows from the seed)" * whole.simulated
-    searches = sum(bool(one.trials) for one in entries.values() if not one.public)
-    runs = {0: "runs", whole.runs: "searches"}.get(searches, "runs and searches")
-    one = "this search" if searches else "this run"
-    runs = f"all {whole.runs} {runs} together" if whole.runs > 1 else one
+    runs = f"all {whole.runs} runs together" if whole.runs > 1 else "this run"
     return [
         f"privacy spent per {whole.unit}, {runs}: epsilon = "
         f"{rounded_up(whole.epsilon)} at delta = {whole.delta:g} "

@@ -20,7 +20,7 @@ from fl_sketch.core import files, plugins, pretrained, untrusted_files
 from fl_sketch.core.hashing import SHUFFLED_UP_TO
 from fl_sketch.models import params_io
 from fl_sketch.models.params_io import Arrays
-from fl_sketch.privacy import guarantee, plans
+from fl_sketch.privacy import accounting, guarantee
 from fl_sketch.privacy.guarantee import Guarantee, rounded_up
 from fl_sketch.workdir import odometer, secrets, weights
 from fl_sketch.workdir.odometer import RUN
@@ -34,6 +34,17 @@ PUBLIC = (  # what else of params.json a release has; the rest, as paths, stays 
     "part", "size", "loss", "options", "outputs", "class_names", "round", "pretrained",
     TRAINED_ON,
 )  # fmt: skip
+LAST_BITS = (
+    "the last bits of float arithmetic that rounding does not remove "
+    "(fl_sketch/privacy/gaussian.py)"
+)
+UNPROTECTED = (
+    "the test data",
+    "the planned number of clients, the model, its size and all other keys of the "
+    "config",
+    "the choice of config keys, unless other data were used for it",
+    "the time that rounds take, and all else of simulator.csv in the run's folder",
+)
 SHUFFLED = (
     "{}, if an attacker can predict the shuffle: its seed is secret, but it is a fast "
     "hash and no cipher. Against such an attacker epsilon is at most {}"
@@ -216,15 +227,15 @@ def _publishable(folder: pathlib.Path, entries: Mapping[str, Guarantee]) -> Guar
 
 def promise_of(summary, about, own: Guarantee) -> dict[str, Any]:
     """Returns what privacy.json holds of the run itself."""
-    plan, unprotected = own.plan, [*guarantee.UNPROTECTED]
+    plan, unprotected = own.plan, [*UNPROTECTED]
     shuffled = own.unit == "example" or plan.population > SHUFFLED_UP_TO
     if shuffled and plan.sampling != "everyone":
         all_in = plan._replace(sampling="everyone", sample=plan.population, cut=0.0)
-        name = plans.accountant_for(all_in)
+        name = accounting.accountant_for(all_in)
         known = own._replace(plan=all_in, accountant=name).spent()
         unprotected.append(SHUFFLED.format(HIDDEN[own.unit], rounded_up(known)))
     if not plan.integers:  # whose sums are exact
-        unprotected.append(guarantee.LAST_BITS)
+        unprotected.append(LAST_BITS)
     if own.unit == "example":
         unprotected += OF_EXAMPLES
     if any(name.startswith("validation_") for name in summary):
@@ -240,7 +251,7 @@ def promise_of(summary, about, own: Guarantee) -> dict[str, Any]:
         "sampling": plan.sampling,
         "sampling_rate": plan.rate,
         "rounds": plan.steps // own.per_round,
-        "released_beside": [*summary["noised"], *threshold],
+        "released_beside": [*threshold],
         "cohort": plan.sample,
         "distribution": plan.noise,
         "bits": plan.integers.bits if plan.integers else None,

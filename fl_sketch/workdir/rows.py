@@ -14,7 +14,7 @@ from fl_sketch.core import files
 SIMULATOR = "simulator"  # begins the names of what a private run must not publish
 # What a private run may publish: what follows from released models and public data.
 PRIVATE_OK = ("round", "rounds", "epsilon", "delta", "randomness", "threshold")
-PRIVATE_OK_STARTS = ("test_", "validation_", "noised_")
+PRIVATE_OK_STARTS = ("test_", "validation_")
 
 
 def is_column(name: Any) -> bool:

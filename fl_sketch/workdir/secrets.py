@@ -31,7 +31,13 @@ ADDED = {  # keys that older configs did not have, and their defaults
     "client.trains": "all",
     "data.partition_seed": -1,
     "privacy.bits": 0,
-    "privacy.granularity": 0.0,
+}
+DROPPED = {  # keys that only older configs have, and their defaults
+    "privacy.form": "message",
+    "privacy.planned_rounds": 0,
+    "privacy.watch": False,
+    "privacy.watch_loss": 5.0,
+    "privacy.watch_noise": 0.0,
 }
 DROPPED = {  # keys that only older configs have, and their defaults
     "cohort.available": "",

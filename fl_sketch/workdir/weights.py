@@ -16,7 +16,6 @@ from fl_sketch.transforms import lora
 from fl_sketch.workdir import checkpoint
 
 PARAMS = "state/server/params/"  # what their names begin with in a checkpoint
-BEST = "best"  # the folder in that of a sweep
 CONFIG, SUMMARY, SIDECAR = "config.json", "summary.json", "params.json"
 FILE = "params.safetensors"  # at the end of a run
 TRAINED_ON = "trained_on"  # in both json files: names of data sets
@@ -79,10 +78,8 @@ def _in_folder(folder: pathlib.Path) -> Arrays:
         return _in_file(folder / FILE)
     if numbers := checkpoint.rounds(folder / "checkpoints"):
         return in_checkpoint(checkpoint.path_of(folder / "checkpoints", numbers[-1]))
-    msg = f"Expected the folder of a run with a checkpoint, got {folder}"
-    if (folder / BEST / FILE).is_file():
-        msg += f" of a sweep: its best model is in {folder / BEST}"
-    raise ValueError(msg + ".")
+    msg = f"Expected the folder of a run with a checkpoint, got {folder}."
+    raise ValueError(msg)
 
 
 def _in_file(path: pathlib.Path) -> Arrays:

@@ -3,16 +3,14 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from scipy import stats
 
 from fl_sketch import algorithms, engine
 from fl_sketch.core.keys import Purpose, for_purpose, round_keys
-from fl_sketch.privacy import accounting, gaussian, literature
-from tests.channels.rounds import quickly
+from fl_sketch.privacy import gaussian
+from fl_sketch.theory import das as theory
 from tests.oracles import das
 from tests.quadratics import PARAMS, STEPS, flat, loss, optima
 from tests.simulation import simulate
@@ -59,38 +57,9 @@ def test_without_a_bound_that_binds_it_is_fedavg():
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_the_random_iterate_is_any_of_them_alike():
-    """Of models 0, 1, 2 and 3, in which each number is that of its round."""
-    algorithm = algorithms.dp_fedavg(
-        loss, noise_multiplier=0.0, keep_random_iterate=True, **OPTIONS
-    )
-    rounds, tx = 4, algorithm.server
-
-    @quickly
-    @jax.vmap
-    def chosen(key):
-        state = tx.init(jnp.zeros(()))
-        for number in range(rounds):
-            own = jax.random.fold_in(key, number)
-            _, state = tx.update(jnp.ones(()), state, jnp.float32(number), key=own)
-        server, _ = engine.initial_server(algorithm, PARAMS)
-        return algorithms.random_iterate(server._replace(opt=state))
-
-    found = np.asarray(chosen(jax.random.split(KEY, 4000)), int)
-    counts = np.bincount(found, minlength=rounds)
-    assert stats.chisquare(counts).pvalue > 1e-3
-
-
-def test_a_random_iterate_that_was_not_kept_is_refused():
-    algorithm = algorithms.dp_fedavg(loss, noise_multiplier=0.0, **OPTIONS)
-    server, _ = engine.initial_server(algorithm, PARAMS)
-    with pytest.raises(ValueError, match="keep_random_iterate"):
-        algorithms.random_iterate(server)
-
-
 def test_the_papers_formula_for_its_noise():
     # sigma^2 = q K C^2 log(1/delta) / (n epsilon)^2 on the mean; z = r sigma / C.
-    plan = accounting.Plan(steps=500, sample=20, population=100)
     sigma = (500 * np.log(1e6)) ** 0.5 * 3.0 / (100 * 5.0)
-    z = literature.das_noise_multiplier(plan, epsilon=5.0, delta=1e-6)
+    promise = {"epsilon": 5.0, "delta": 1e-6}
+    z = theory.noise_multiplier(rounds=500, n=100, r=20, **promise)
     assert z == pytest.approx(20 * sigma / 3.0)

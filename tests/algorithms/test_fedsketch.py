@@ -10,12 +10,11 @@ import pytest
 
 from fl_sketch import algorithms, channels, engine, sketch
 from fl_sketch.algorithms import catalog
-from fl_sketch.channels import player
 from fl_sketch.core.keys import Purpose, for_purpose
 from fl_sketch.core.protocols import Keys
 from fl_sketch.core.wire import byte_count
 from fl_sketch.engine import costs
-from tests.channels.rounds import quickly
+from tests.channels.rounds import quickly, single_client
 from tests.oracles import fedsketch as oracle
 from tests.quadratics import COUNT, PARAMS, RATE, STEPS, D, flat, loss, optima
 from tests.refusals import refused
@@ -190,8 +189,6 @@ VECTORS = {
     "power law": DRAW.choice([-1.0, 1.0], LENGTH) / np.arange(1.0, LENGTH + 1),
     "dense": DRAW.normal(size=LENGTH),
 }
-# By the heavy coordinates, the kinds of HEAPRIX that laws ask for besides PRIVIX.
-ASKED = {COLUMNS: ["exact", "estimated"], LENGTH: ["exact"]}
 
 
 class Error(NamedTuple):
@@ -212,16 +209,14 @@ class Error(NamedTuple):
 def errors(m):
     """Returns the errors of channels with m heavy values, by name and by vector."""
     op = sketch.count_sketch(COLUMNS, ROWS)
-    ways = {kind: channels.heaprix(op, m, values=kind) for kind in ASKED[m]}
-    ways["privix"] = channels.sketched(op)
+    ways = {"exact": channels.heaprix(op, m), "privix": channels.sketched(op)}
 
     @quickly
     def received(keys, vectors):
         def of_a_vector(key, x):
             keys = Keys(key, key, key)
             ends = {
-                name: player.single_client(channel, x, keys)
-                for name, channel in ways.items()
+                name: single_client(channel, x, keys) for name, channel in ways.items()
             }
             return {name: end.delivery.estimate for name, end in ends.items()}
 
@@ -241,7 +236,7 @@ def errors(m):
 def test_heaprix_becomes_exact_as_m_grows_to_d_and_privix_does_not():
     few, all_ = (
         [errors(m)[name]["power law"].energy for name in ("exact", "privix")]
-        for m in ASKED
+        for m in (COLUMNS, LENGTH)
     )
     assert few[0] < few[1] and all_[0] < 1e-10 and all_[1] > 1e-3
 
@@ -251,17 +246,6 @@ def test_heaprix_with_the_papers_shared_hashes_is_biased_on_dense_vectors():
     bias, doubt, _ = errors(COLUMNS)["exact"]["dense"]
     assert bias < -0.05 and abs(bias) > 20 * doubt
     assert abs(errors(COLUMNS)["exact"]["power law"].bias) < 0.01
-
-
-def test_the_estimated_form_is_one_exchange_and_worse_than_the_exact_one():
-    kinds = errors(COLUMNS)
-    exact, cheap = (kinds[kind]["power law"].energy for kind in ("exact", "estimated"))
-    assert exact < cheap < 1
-    options = {"client_rate": RATE, "server_rate": 0.3, "query": "heaprix"}
-    for values, sent in (("exact", (36, 12)), ("estimated", (36,))):  # m: the columns
-        algorithm = algorithms.fedsketch(loss, sketch=COUNT, values=values, **options)
-        traffic = costs.measure_traffic(algorithm, PARAMS, jnp.zeros((STEPS, D)))
-        assert traffic.sent == sent
 
 
 @pytest.mark.parametrize(

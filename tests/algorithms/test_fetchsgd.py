@@ -119,18 +119,6 @@ def test_fetchsgd_goes_where_it_goes_by_hand(name, workers):
         np.testing.assert_allclose(state.server.params, w, rtol=1e-5, atol=1e-7)
 
 
-def test_a_window_forgets_what_is_older():
-    """Three messages of one coordinate that is never the heaviest, windows of two."""
-    op = sketch.fixed_key(sketch.identity(), KEY)
-    for window, expected in ((2, [1, 1, 1, 1]), (0, [1, 2, 3, 4])):
-        tx = transforms.fetchsgd(op, 1, 1.0, momentum=0.0, window=window)
-        state, held = tx.init(jnp.zeros(2)), []
-        for _ in range(4):
-            _, state = tx.update(jnp.array([1.0, 5.0]), state, jnp.zeros(2))
-            held.append(float(np.max(state.errors[:, 0])))
-        assert held == expected
-
-
 def squares(params, batch):
     return jnp.mean((params - batch) ** 2)
 
@@ -138,7 +126,10 @@ def squares(params, batch):
 def growth(columns, k, forget, steps=50):
     """Returns how much longer the errors are after steps of their own, by `k`."""
     op, d = sketch.fixed_key(sketch.count_sketch(columns, 5), KEY), 50 * columns
-    tx, params = transforms.top_k_desketch(op, k, forget), jnp.zeros(d)
+    tx, params = (
+        transforms.fetchsgd(op, k, 1.0, momentum=0.0, forget=forget),
+        jnp.zeros(d),
+    )
     nothing = jnp.zeros((5, columns))
 
     @quickly

@@ -9,9 +9,9 @@ import pytest
 
 from fl_sketch import algorithms, channels, sketch, transforms
 from fl_sketch.algorithms import catalog
-from fl_sketch.channels import player
 from fl_sketch.core.keys import round_keys
 from fl_sketch.core.protocols import Keys
+from tests.channels.rounds import single_client
 from tests.oracles.rounds import local_sgd, matrix
 from tests.quadratics import ALGORITHMS, PARAMS, RATE, D, flat, loss, optima
 from tests.simulation import KEY, simulate
@@ -47,7 +47,7 @@ def test_iterative_sketching_follows_the_papers_lines():
 
 def through(channel, update):
     """Returns the end of a round of one client."""
-    return player.single_client(channel, update, Keys(*[jax.random.key(0)] * 3))
+    return single_client(channel, update, Keys(*[jax.random.key(0)] * 3))
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.5, jnp.float32(0.5), jnp.float32(0), 9.0])

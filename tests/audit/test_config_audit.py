@@ -7,7 +7,8 @@ import pytest
 
 from fl_sketch.audit import canaries, config_audit, game
 from fl_sketch.config import privacy as protection
-from fl_sketch.privacy import accounting, integer_noise
+from fl_sketch.privacy import accounting
+from fl_sketch.privacy.lattice import Integers
 from fl_sketch.run import prepare
 from tests.run.configs import config_with
 
@@ -33,26 +34,13 @@ SKELLAM = {
     "privacy__smallest_cohort": 80,
 }
 FETCHSGD = {"algorithm": "fetchsgd", "sketch__rows": 5, "server__optimizer": "sgd"}
-EXAMPLES = {
-    "algorithm": "private_sketching",
-    "privacy__bound": "none",
-    "privacy__unit": "example",
-    "data__clients": 3,
-}
-# Every sampling, relation, bound, form and kind of noise is in a row.
+# Every sampling, relation, bound and kind of noise is in a row.
 CONFIGS = {
     "fixed, replaced, normalised": POISSON
     | REPLACED
     | FETCHSGD
     | {"cohort__sampling": "fixed", "privacy__bound": "normalise"},
-    "poisson, replaced, watched, adaptive": POISSON
-    | REPLACED
-    | {"privacy__bound": "adaptive", "privacy__watch": True},
-    "an update": POISSON | EVERYONE | {"privacy__form": "update"},
-    "distributed": POISSON
-    | EVERYONE
-    | REPLACED
-    | {"privacy__noise": "distributed", "privacy__smallest_cohort": 80},
+    "poisson, replaced, adaptive": POISSON | REPLACED | {"privacy__bound": "adaptive"},
     "integers of clients": POISSON | EVERYONE | REPLACED | SKELLAM,
     "integers of the server": POISSON | EVERYONE | {"privacy__bits": 16},
     "two exchanges of integers": POISSON
@@ -60,33 +48,22 @@ CONFIGS = {
     | {"privacy__bits": 14},
     "two exchanges": POISSON
     | {"algorithm": "fedsketch", "sketch__query": "heaprix", "sketch__rows": 5},
-    "all examples": POISSON
-    | EXAMPLES
-    | {"cohort__sampling": "everyone", "client__batch": 479},
-    "some examples": POISSON
-    | EXAMPLES
-    | REPLACED
-    | {"cohort__sampling": "fixed", "cohort__size": 2}
-    | {"client__batches": "subsets", "client__batch": 240},
 }
 
+
+INTEGERS = ("integers of clients", "integers of the server")
 
 # What is known of fixed samples is a bound by moments, which is not tight.
 LEAST = {
+    "poisson, replaced, adaptive": 0.2,
     "fixed, replaced, normalised": 0.2,
-    "some examples": 0.2,
     "two exchanges of integers": 0.2,
 }
-
-# How many times as many trials a game needs for its bound.
-MORE = {"poisson, replaced, watched, adaptive": 4}
 
 
 @functools.cache
 def played(name, **changes):
-    trials = FEW.trials * MORE.get(name, 1)
-    setup = prepare(config_with(**CONFIGS[name] | changes))
-    return config_audit.play(setup, FEW._replace(trials=trials))
+    return config_audit.play(prepare(config_with(**CONFIGS[name] | changes)), FEW)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -103,66 +80,13 @@ def halved(config, bare, z, numbers, params):
 GUARDED = protection.guarded
 
 
-@pytest.mark.parametrize("name", ["two exchanges", "an update", "integers of clients"])
+@pytest.mark.parametrize(
+    "name", ["two exchanges", "integers of clients", "integers of the server"]
+)
 def test_a_config_with_half_the_noise_is_exposed(name, monkeypatch):
     monkeypatch.setattr(protection, "guarded", halved)
     twice = 2 * CONFIGS[name]["privacy__noise_multiplier"]  # its half is the row's
     assert played(name, privacy__noise_multiplier=twice).broken
-
-
-def noise_of(name, **changes):
-    return config_audit.noise(prepare(config_with(**CONFIGS[name] | changes)), FEW)
-
-
-def with_noise(change):
-    """Returns noise of which a part is wrong, in place of `integer_noise.noise`."""
-    right = integer_noise.noise
-
-    def noise(key, shape, kind, variance):
-        return change(lambda scale: right(key, shape, kind, scale * variance))
-
-    return noise
-
-
-WRONG = {  # the noise of one draw, by a function of its variance over the right one
-    "half the variance": lambda draw: draw(0.5),
-    "one share of four missing": lambda draw: draw(0.75),
-    "a twentieth lost": lambda draw: draw(0.95),
-}
-
-
-@pytest.mark.parametrize("name", ["integers of clients", "integers of the server"])
-def test_the_noise_of_integers_is_as_large_as_was_counted(name, monkeypatch):
-    found = noise_of(name)
-    assert not found.broken and 1 - found.margin < found.share < 1 + found.margin
-    assert found.samples >= FEW.trials and f"{found.share:.4f}" in found.what
-    for wrong in WRONG.values():
-        monkeypatch.undo()
-        monkeypatch.setattr(integer_noise, "noise", with_noise(wrong))
-        assert config_audit.noise(
-            prepare(config_with(**CONFIGS[name])), FEW._replace(trials=2**18)
-        ).broken
-
-
-def test_the_noise_is_right_where_few_clients_are_no_whole_number():
-    """Cohorts of 40 among 400 are 0.4 of four clients."""
-    options = {"data__clients": 400, "cohort__size": 40}
-    options |= {"cohort__sampling": "poisson", "privacy__relation": "add_remove"}
-    config = config_with(**CONFIGS["integers of the server"] | options)
-    found = config_audit.noise(prepare(config), FEW)
-    assert not found.broken and 1 - found.margin < found.share < 1 + found.margin
-
-
-def test_noise_that_is_always_even_gives_low_bits_away(monkeypatch):
-    """Though it has the variance that was counted."""
-    odd = {"privacy__granularity": 1 / 202}  # half of a message is 101 steps
-    assert not played("integers of the server", **odd).broken
-    even = with_noise(lambda draw: 2 * draw(0.25))
-    monkeypatch.setattr(integer_noise, "noise", even)
-    assert not noise_of("integers of the server", **odd).broken
-    setup = prepare(config_with(**CONFIGS["integers of the server"] | odd))
-    row = config_audit.play(setup, FEW)
-    assert row.broken and row.found_epsilon > 2 * row.claimed_epsilon
 
 
 def test_an_exchange_that_was_not_counted_is_exposed():
@@ -193,7 +117,7 @@ def test_both_audits_of_a_config_are_made():
     assert run.trials == 80 and "of 16 guesses right" in run.what
     plan = accounting.Plan(5, 120, 480)
     assert run.claimed_epsilon == pytest.approx(
-        accounting.spent(plan, 1.5, delta=1e-3), abs=1e-3
+        accounting.epsilon(plan, 1.5, delta=1e-3), abs=1e-3
     )
 
 
@@ -212,23 +136,29 @@ def test_canaries_that_push_up_or_down_find_half_a_promise_out(monkeypatch):
     ).broken
 
 
-UNFIT = {
-    "unit=example": CONFIGS["all examples"],
-    "algorithm=fetchsgd": POISSON | FETCHSGD,
+@pytest.mark.usefixtures("known")
+def test_a_run_without_a_place_for_canaries_is_left_out():
+    first, line = config_audit.run(config_with(**POISSON | FETCHSGD), FEW)
+    assert first == PLAYED
+    assert "left out" in line and "algorithm=fetchsgd" in line
+
+
+EXAMPLES = {
+    "algorithm": "private_sketching",
+    "privacy__unit": "example",
+    "privacy__bound": "none",
+    "data__clients": 3,
+    "cohort__sampling": "everyone",
+    "client__batch": 479,
 }
 
 
-@pytest.mark.usefixtures("known")
-@pytest.mark.parametrize("why", UNFIT)
-def test_runs_without_a_place_for_canaries_are_left_out(why):
-    first, line = config_audit.run(config_with(**UNFIT[why]), FEW)
-    assert first == PLAYED
-    assert "left out" in line and why in line
-
-
-def test_what_claims_nothing_is_refused():
-    with pytest.raises(ValueError, match="config.privacy: .*bound='none'"):
-        list(config_audit.run(config_with(), FEW))
+@pytest.mark.parametrize(
+    ("changes", "words"), [({}, "bound='none'"), (POISSON | EXAMPLES, "unit=client")]
+)
+def test_what_claims_nothing_of_clients_is_refused(changes, words):
+    with pytest.raises(ValueError, match=words):
+        list(config_audit.run(config_with(**changes), FEW))
 
 
 def test_audits_that_cannot_be_made_are_refused():
@@ -253,6 +183,7 @@ def test_few_units_have_the_rate_of_many(sampling, sample, population, few):
     assert (found.sample, found.population) == pytest.approx(few)
 
 
-def test_distributed_noise_is_that_of_several():
-    found = canaries.few(accounting.Plan(1, 100, 400, "fixed", shares=100))
+def test_noise_in_shares_is_that_of_several():
+    sums = Integers(16, 100, smallest=100)
+    found = canaries.few(accounting.Plan(1, 100, 400, "fixed", integers=sums))
     assert (found.sample, found.population) == (2, 8)

@@ -9,13 +9,12 @@ import optax
 import pytest
 
 from fl_sketch import algorithms, sketch
-from fl_sketch.audit import gradient_inversion as inversion
-from fl_sketch.audit import likeness, posterior
+from fl_sketch.audit import inversion
 from fl_sketch.core import trees
 from fl_sketch.core.keys import round_keys
 from fl_sketch.core.protocols import Server
 from fl_sketch.privacy import clipping, mechanism
-from tests.audit import test_gradient_inversion as small
+from tests.audit import test_inversion as small
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +23,7 @@ SHAPE = (1, SIDE, SIDE, 1)
 KEYS = round_keys(jax.random.key(1), 0, 0)
 ROOM = 100.0  # a threshold that nothing reaches
 PIXELS = jax.random.uniform(jax.random.key(2), (500, *SHAPE[1:])) ** 2
-PRIOR = posterior.prior_of(np.asarray(PIXELS))
+PRIOR = inversion.prior_of(np.asarray(PIXELS))
 
 
 def linear(params, images):
@@ -49,7 +48,7 @@ def defended(z):
 OP = sketch.count_sketch(50)  # of 144 numbers
 PARAMS = jnp.zeros((SIDE * SIDE, OUTPUTS))
 SERVER = Server(PARAMS, (), (), jnp.int32(0))
-NORMS = posterior.row_norms(functools.partial(OP.apply, KEYS.shared), PARAMS)
+NORMS = inversion.row_norms(functools.partial(OP.apply, KEYS.shared), PARAMS)
 WAYS = {"sketched": (sketched, jnp.ones(50)), "defended": (defended, NORMS)}
 
 
@@ -62,12 +61,12 @@ def test_of_a_linear_message_it_is_the_mean_of_the_posterior(way):
         return inversion.client_view(make(z), SERVER, KEYS, lambda images: images[None])
 
     image, view = PIXELS[:1], view_of(0.0)
-    starts = posterior.starts(jax.random.key(3), SHAPE, 1)
+    starts = inversion.starts(jax.random.key(3), SHAPE, PRIOR)
 
     @jax.jit
     def found(seen, deviations):
         def one(start):
-            return posterior.most_probable(view, seen, deviations, PRIOR, start).inputs
+            return inversion.most_probable(view, seen, deviations, PRIOR, start).inputs
 
         return jax.lax.map(one, starts).reshape(2, -1)
 
@@ -90,7 +89,7 @@ def test_of_a_linear_message_it_is_the_mean_of_the_posterior(way):
 
 IMAGES = jax.random.uniform(jax.random.key(5), (8, *SHAPE))
 LABELS = jnp.arange(8)[:, None] % 4
-FLAT = posterior.Prior(
+FLAT = inversion.Prior(
     jnp.full(SHAPE[1:], 0.5), jnp.eye(SIDE * SIDE) / jnp.sqrt(12.0)
 )  # the mean and the covariance of those
 LEVELS = (1e-4, 1e-2, 1.0, 10.0)
@@ -113,7 +112,7 @@ def test_with_more_noise_it_shrinks_to_the_guess_and_never_below():
             message = view(image)
             seen = message + z * (released - message)
             deviations = jnp.full(500, z * 0.1)
-            likely = posterior.most_probable(view, seen, deviations, FLAT, start)
+            likely = inversion.most_probable(view, seen, deviations, FLAT, start)
             nearest = inversion.invert(view, seen, FLAT.inputs(start), steps=150)
             return likely.inputs, nearest.inputs
 
@@ -121,7 +120,7 @@ def test_with_more_noise_it_shrinks_to_the_guess_and_never_below():
 
     def decibels(images):
         pairs = zip(IMAGES, np.asarray(images), strict=True)
-        return np.mean([likeness.psnr(true[0], image[0]) for true, image in pairs])
+        return np.mean([inversion.psnr(true[0], image[0]) for true, image in pairs])
 
     guess = decibels(jnp.broadcast_to(FLAT.mean, IMAGES.shape))
     with_prior, without = np.transpose([list(map(decibels, found(z))) for z in LEVELS])
@@ -141,23 +140,8 @@ def test_rows_have_the_norms_of_the_matrix(name):
     units = jax.vmap(trees.unraveler(like))(jnp.eye(50))
     matrix = np.asarray(jax.lax.map(lambda unit: apply(unit).ravel(), units)).T
     norms = np.linalg.norm(matrix, axis=1)
-    np.testing.assert_allclose(posterior.row_norms(apply, like), norms, rtol=1e-5)
+    np.testing.assert_allclose(inversion.row_norms(apply, like), norms, rtol=1e-5)
     assert norms.std() > 0 or name == "srht"
-
-
-def test_the_prior_has_the_moments_of_examples_and_excludes_nothing():
-    examples = np.random.default_rng(0).normal(size=(4000, 2, 2, 1))
-    examples[:, 0, 0] = 0.25  # a pixel that never varies
-    examples[:, 1, 1] = examples[:, 0, 1] - 1
-    prior = posterior.prior_of(examples)
-    codes = jax.random.normal(jax.random.key(0), (100_000, 4))
-    drawn = np.asarray(prior.inputs(codes))
-    assert drawn.shape == (100_000, 2, 2, 1)
-    np.testing.assert_allclose(drawn.mean(0), examples.mean(0), atol=0.02)
-    flat, drawn = examples.reshape(-1, 4), drawn.reshape(-1, 4)
-    expected = np.cov(flat.T, bias=True) + posterior.FLOOR * np.eye(4)
-    np.testing.assert_allclose(np.cov(drawn.T), expected, atol=0.03)
-    assert drawn[:, 0].std() == pytest.approx(0.01, rel=0.02)
 
 
 def test_a_search_that_gains_nothing_rests_and_the_least_value_is_taken():

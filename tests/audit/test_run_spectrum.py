@@ -7,7 +7,6 @@ import pytest
 from configs import default
 from fl_sketch.audit import run_spectrum
 from fl_sketch.run import run
-from tests.launching import launch
 from tests.run.configs import config_with
 
 pytestmark = pytest.mark.slow
@@ -46,12 +45,6 @@ def test_every_checkpoint_that_was_kept_is_a_row(folder):
         assert row["least"] <= row["most"]
         assert 0 < row["half_width"] < row["intrinsic_dimension"]
     assert (folder / "spectrum.png").stat().st_size > 1000
-
-
-def test_more_examples_than_there_are_is_said_in_a_line(folder):
-    done = launch("launch.spectrum", f"--workdir={folder}", "--examples=9999")
-    assert done.returncode == 2 and "examples=9999" in done.stderr
-    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
 
 
 def test_code_of_a_folder_runs_only_if_it_is_named(tmp_path):

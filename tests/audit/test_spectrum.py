@@ -85,71 +85,6 @@ def test_a_small_net_is_seen_as_densely():
     assert total == pytest.approx(1, abs=1e-3)
 
 
-TOKENS = {"tokens": 9, "vocabulary": 9, "width": 8, "depth": 1, "heads": 2}
-
-
-# A vision transformer has nothing that is not in one of the last two.
-@pytest.mark.parametrize(
-    ("name", "shape", "options"),
-    [
-        ("logistic", (6, 6, 1), {}),
-        ("cnn", (8, 8, 3), {}),
-        ("transformer", (7,), TOKENS),
-    ],
-)
-def test_any_model_has_a_spectrum(name, shape, options):
-    """And it is that of the Hessian: Lanczos' top agrees with the Rayleigh quotient."""
-    loss, params, batches = task(name, shape, **options)
-    vector = ravel_pytree(params)[0]
-
-    @jax.jit
-    def find(params):
-        found = spectrum.of_loss(loss, params, batches, KEY, probes=2, steps=12)
-        product = spectrum.hessian_product(loss, params, batches)
-        direction = jax.random.normal(KEY, vector.shape)
-
-        def power(v, _):
-            v = product(v)
-            return v / jnp.linalg.norm(v), None
-
-        v, _ = jax.lax.scan(power, direction / jnp.linalg.norm(direction), length=60)
-        return found, v @ product(v)
-
-    found, quotient = find(params)
-    assert np.isfinite(found.tridiagonal).all() and found.d == vector.size
-    np.testing.assert_allclose(spectrum.rule(found)[1].sum(axis=1), 1, rtol=1e-4)
-    assert spectrum.largest(found) == pytest.approx(abs(float(quotient)), rel=0.02)
-    assert spectrum.spread(found) < 0.05
-
-
-def test_steps_say_between_what_the_intrinsic_dimension_is():
-    """Two power laws and many zeros: single rules are off by half, and change at once.
-
-    What one probe sees of them is known, so all of this is exact.
-    """
-    law = np.arange(1, 401.0) ** -1
-    values = jnp.array(np.concatenate([law, -0.3 * law, np.zeros(20_000)]))
-    true = float(jnp.abs(values).sum())  # of a probe of signs too: H is diagonal
-    batch, start = jnp.zeros((1, 1)), jnp.ones(len(values))
-    whole = spectrum.of_loss(
-        lambda params, _: values @ params**2 / 2, start, batch, KEY, probes=3, steps=60
-    )
-    widths = []
-    for steps in (20, 40, 60):
-        seen = whole._replace(tridiagonal=whole.tridiagonal[:, :steps, :steps])
-        least, most = spectrum.bounds(seen)
-        assert least < true < most
-        assert least < spectrum.intrinsic_dimensions(seen).mean() < most
-        widths.append(most - least)
-    assert widths == sorted(widths, reverse=True)
-    assert spectrum.intrinsic_dimensions(whole).mean() == pytest.approx(true, rel=0.15)
-    single = [
-        (np.abs(nodes) * weights).sum(axis=1).max() * len(values)
-        for nodes, weights in spectrum.rules(whole)
-    ]
-    assert max(single) > 1.5 * true
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_bounds_are_those_of_a_linear_program(seed):
     """Over all weights of a grid of places that have what four steps know of them.
@@ -206,14 +141,3 @@ def test_a_hessian_of_rank_one_does_not_break_lanczos():
     exact = spectrum.intrinsic_dimensions(found).mean()  # since all was seen
     assert spectrum.bounds(found) == pytest.approx((exact, exact))
     assert spectrum.largest(found) == pytest.approx(20, rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [({"steps": 99}, "steps=99"), ({"steps": 0}, "steps=0"), ({"probes": 0}, "probes")],
-)
-def test_bad_options_get_one_line(options, words):
-    with pytest.raises(ValueError, match=words):
-        spectrum.of_loss(
-            lambda p, b: p @ p, jnp.ones(5), jnp.ones((1, 1)), KEY, **options
-        )

@@ -265,9 +265,6 @@ CHANNELS = {
     "heavy_values": asking(heavy(VALUES), MEAN, HEAVY, chosen=True),
     "heaprix": asking(heavy(HEAPRIX), NONE, HEAVY),
     "heaprix_fresh": asking(heavy(HEAPRIX, values="fresh"), UNBIASED, HEAVY + SKETCH),
-    "heaprix_estimated": ChannelRow(
-        heavy(HEAPRIX, values="estimated"), NONE, (SKETCH,)
-    ),
     "marina": ChannelRow(
         lambda d: channels.marina(COMPRESSORS["random_k"].at(d), 0.4), UNBIASED,
         (COMPRESSORS["random_k"].bits, D * 32), compressor="random_k",

@@ -32,6 +32,13 @@ LIKE = {
 }
 
 
+def single_client(channel, update, keys, memory=Memory(), round=Round()):  # noqa: B008
+    """Returns the turn of a round with one client, whose messages are their means."""
+    arguments = (update, memory, keys, round)
+    means = player.messages(channel, arguments)
+    return player.ended(channel, player.play(channel, arguments, means))
+
+
 class Heard(NamedTuple):
     """What came of a round; every leaf has a leading axis of clients.
 

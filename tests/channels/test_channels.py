@@ -28,6 +28,7 @@ from tests.channels.rounds import (
     play,
     quickly,
     remembered,
+    single_client,
     some,
     start,
 )
@@ -140,9 +141,7 @@ def test_over_keys_the_estimate_is_the_update_where_it_is_claimed(name):
     @jax.vmap
     def estimates(key):
         known = Round(np.int32(1))
-        turn = player.single_client(
-            channel(name), asked, Keys(key, key, key), memory, known
-        )
+        turn = single_client(channel(name), asked, Keys(key, key, key), memory, known)
         return turn.delivery.estimate
 
     draws = estimates(_keys())
@@ -337,7 +336,7 @@ def test_trees_keep_their_structure_and_types(name, types):
 
     def end(update, memory):
         here = arguments(name, update)
-        turn = player.single_client(channel(name), here[0], here[2], memory, here[3])
+        turn = single_client(channel(name), here[0], here[2], memory, here[3])
         return turn.delivery, turn.memory
 
     delivery, memory = jax.eval_shape(end, like, before)
@@ -350,9 +349,7 @@ def test_trees_keep_their_structure_and_types(name, types):
 def test_one_number_arrives_as_it_is_without_jit_as_well(name):
     x = 1.0 if "sign" in name else 1.75
     given, memory, own, known = arguments(name, {"x": jnp.float32(-x)})
-    delivery = player.single_client(
-        CHANNELS[name].make(1), given, own, memory, known
-    ).delivery
+    delivery = single_client(CHANNELS[name].make(1), given, own, memory, known).delivery
     if "message" not in name:
         assert float(delivery.estimate["x"]) == pytest.approx(-x, rel=1e-6)
         assert float(delivery.own["x"]) == pytest.approx(-x, rel=1e-6)
@@ -365,7 +362,7 @@ def test_one_number_arrives_as_it_is_without_jit_as_well(name):
 def test_a_long_update_of_16_bits_is_shortened_and_not_lost(kind):
     update = np.full(D, 300).astype(kind)
     clipped = channels.clipped(channels.exact(), 6.0)
-    own = player.single_client(clipped, jnp.asarray(update), keys(0)).delivery.own
+    own = single_client(clipped, jnp.asarray(update), keys(0)).delivery.own
     assert np.linalg.norm(np.asarray(own, np.float64)) == pytest.approx(6, rel=0.01)
 
 
@@ -390,6 +387,6 @@ def test_what_marina_sends_first_is_whole_whatever_the_coin():
     rarely, memory = channels.marina(row.at(D), 1e-9), Memory(server=update)
     own = keys(0)._replace(own=keys(0).own[0])
     pair = update, update
-    ends = [player.single_client(rarely, pair, own, memory, Round(n)) for n in range(3)]
+    ends = [single_client(rarely, pair, own, memory, Round(n)) for n in range(3)]
     bits = [int(number_of(end.bits_up)) for end in ends]
     assert bits == [D * 32, row.bits, row.bits]

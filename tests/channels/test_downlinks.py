@@ -7,12 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from fl_sketch.channels import player
 from fl_sketch.core import trees, wire
 from fl_sketch.core.keys import round_keys
 from fl_sketch.core.protocols import Round
 from fl_sketch.sketch import compressors
-from tests.channels.rounds import quickly
+from tests.channels.rounds import quickly, single_client
 from tests.quadratics import CATALOGUE, COCKTAIL, PARAMS, TOP, D
 
 ROUNDS = 6
@@ -41,9 +40,7 @@ def sent_down(name):
         update = jax.tree.map(lambda p: jax.random.normal(keys.own, p.shape), PARAMS)
         update = (update, update) if name == "onebit_adam" else update
         memory, known = channel.init(PARAMS), Round(number)
-        estimate = player.single_client(
-            channel, update, keys, memory, known
-        ).delivery.estimate
+        estimate = single_client(channel, update, keys, memory, known).delivery.estimate
         sent, after = transform.update(estimate, state, PARAMS, key=keys.server)
         given = trees.ravel(sent)
         if name == "cocktail_sgd":

@@ -1,28 +1,16 @@
 """Models of up to 2^31 - 1 numbers have messages and prices: by shapes alone."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import pytest
 
-from fl_sketch import sketch
-from fl_sketch.channels import player
 from fl_sketch.core import trees, wire
 from fl_sketch.core.keys import round_keys
 from tests.channels import cases
+from tests.channels.rounds import single_client
 
 SIZES = (2**30, 2**31 - 1)
 KEY = jax.random.key(0)
-OPERATORS = {
-    "count_sketch": sketch.count_sketch(1000),
-    "count_sketch, rows": sketch.count_sketch(1000, rows=5),
-    "ams": sketch.ams(1000),
-    "srht": sketch.srht(1000),
-    "sparse_embedding": sketch.sparse_embedding(1000, 4),
-    "uniform_sampling": sketch.uniform_sampling(1000),
-    "identity": sketch.identity(),
-}
 
 
 def like(d):
@@ -52,7 +40,7 @@ def test_a_channel_has_a_round_and_a_price(name, d):
 
     def ended(params, asked):
         memory, keys = channel.init(params), round_keys(KEY, 0, 0)
-        end = player.single_client(channel, asked, keys, memory)
+        end = single_client(channel, asked, keys, memory)
         told.append(end.bits_up)
         return wire.traced_bytes(end.bits_up), end.delivery.estimate
 
@@ -62,18 +50,6 @@ def test_a_channel_has_a_round_and_a_price(name, d):
         assert estimate["w"].shape == (d,)
     if isinstance(told[0], int):
         assert wire.byte_count(wire.traced_bytes(told[0])) == -(-told[0] // 8)
-
-
-@pytest.mark.parametrize("d", SIZES)
-@pytest.mark.parametrize("name", OPERATORS)
-def test_an_operator_sketches_and_reads(name, d):
-    op = OPERATORS[name]
-    sketched = functools.partial(op.apply, KEY)
-    message = jax.eval_shape(sketched, like(d))
-    for read in (op.transpose, op.estimate):
-        back = jax.eval_shape(functools.partial(read, KEY), message, like(d))
-        assert back["w"].shape == (d,)
-    assert sum(leaf.size for leaf in jax.tree.leaves(message)) == op.size(like(d))
 
 
 def test_one_number_more_is_refused_by_its_count():

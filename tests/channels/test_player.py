@@ -2,7 +2,6 @@
 
 import itertools
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +18,6 @@ from fl_sketch.core.protocols import (
     Linear,
     Memory,
 )
-from fl_sketch.core.wire import byte_count
 from fl_sketch.engine import costs
 from fl_sketch.privacy import clipping, mechanism
 from fl_sketch.transforms import local
@@ -103,16 +101,6 @@ def without_messages(update, memory, *_):
     return Delivery(update, update), memory
 
 
-def of_many_shapes():
-    sizes = itertools.count(1)
-
-    def of_many_shapes(update, memory, *_):
-        average = yield jnp.ones(next(sizes))
-        return Delivery(update * average[0], update), memory
-
-    return of_many_shapes
-
-
 def of_many_exchanges():
     times = itertools.count(1)
 
@@ -160,7 +148,6 @@ def of_a_traced_length(update, memory, keys, _):
         (only_an_estimate, TypeError),
         (in_a_loop, TypeError),
         (without_messages, TypeError),
-        (of_many_shapes(), ValueError),
         (of_many_exchanges(), ValueError),
     ],
 )
@@ -187,19 +174,3 @@ def test_a_memory_that_nobody_keeps_is_refused_by_name():
     batches = jax.eval_shape(lambda: jax.tree.map(lambda t: t[:1], optima(CLIENTS)))
     with pytest.raises(ValueError, match="forgetful.*Memory"):
         costs.measure_traffic(algorithm, PARAMS, batches)
-
-
-def test_a_number_is_a_message():
-    def counted(update, memory, *_):
-        average = yield update
-        ones = yield 1.0
-        return Delivery(jax.tree.map(lambda leaf: leaf * ones, average), update), memory
-
-    def after(channel):
-        algorithm = Algorithm(local.one_gradient(loss), channel, optax.sgd(1.0))
-        state, report = round_of(algorithm)
-        return state.server.params, int(byte_count(report.simulator_only.bytes_up))
-
-    (one, up), (other, more) = after(channels.exact()), after(Channel(counted))
-    chex.assert_trees_all_close(one, other)
-    assert more == up + 4

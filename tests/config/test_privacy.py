@@ -81,9 +81,8 @@ EXAMPLES = {
     "cohort__sampling": "everyone",
 }
 SUBSETS = {"client__batches": "subsets", "client__batch": 2}
-DISTRIBUTED = {
+SHARES = {
     "cohort__sampling": "fixed",
-    "privacy__noise": "distributed",
     "privacy__relation": "replace_one",
     "privacy__smallest_cohort": 40,
     "cohort__dropout": 0.1,
@@ -100,13 +99,7 @@ HEAPRIX = {"sketch__query": "heaprix", "sketch__rows": 3}
         {"algorithm": "dp_fedavg", "server__rate": 1.0, "client__decay": 0.99},
         {"algorithm": "dp_normfedavg", "server__rate": 0.1},
         SAFL | {"privacy__bound": "adaptive"},
-        SAFL | {"privacy__form": "update", "privacy__bound": "clip"},
-        pytest.param(SAFL | DISTRIBUTED, marks=pytest.mark.slow),
-        SAFL | DISTRIBUTED | SKELLAM,
-        pytest.param(
-            SAFL | DISTRIBUTED | SKELLAM | {"privacy__noise": "discrete_gaussian"},
-            marks=pytest.mark.slow,
-        ),
+        SAFL | SHARES | SKELLAM,
         SAFL | {"privacy__bits": 14},
         pytest.param(
             SAFL | {"privacy__bits": 14, "algorithm": "fedsketch"} | HEAPRIX,
@@ -132,25 +125,18 @@ FEW_BITS = {"privacy__bits": 8, "privacy__target_epsilon": 0.1}
 
 
 def test_a_run_of_integers_is_priced_by_bits_counts_its_wraps_and_says_so(tmp_path):
-    changes = SAFL | INTEGERS | {"sketch__numbers": 100}
+    changes = SAFL | INTEGERS | {"sketch__numbers": 130}
     lines = []
     summary = run(config_with(**changes), tmp_path, say=lines.append)
     first, last = table_in(tmp_path)
-    assert int(first["bytes_up_total"]) == 3 * 50 * 128 * 16 // 8
+    assert int(first["bytes_up_total"]) == 3 * 50 * 130 * 16 // 8
     assert float(last["mechanism_wraps"]) == 0
     assert float(last["epsilon"]) == pytest.approx(4.0, abs=1e-3)
     assert (summary["noise"], summary["accountant"]) == ("skellam", "rdp")
     assert any("skellam at 16 bits" in line for line in lines)
     (one,) = odometer.read(tmp_path).values()
     plan = task_of(config_with(**changes)).known.guarantee.plan
-    assert one.plan == plan and plan.integers.lengths == (128,)
-
-
-def test_steps_that_are_too_fine_wrap_and_the_rows_show_it():
-    """Sums of 50 messages need more than the 10 bits that they are given here."""
-    fine = {"privacy__bits": 10, "privacy__granularity": 1e-3}
-    rows = rows_of(**SAFL | INTEGERS | fine)
-    assert min(row["mechanism_wraps"] for row in rows) > 1
+    assert one.plan == plan and plan.integers.lengths == (130,)
 
 
 def test_bounded_without_noise_promises_nothing():
@@ -184,20 +170,7 @@ def test_bounded_without_noise_promises_nothing():
         ),
         ({"cohort__sampling": "replacement"}, "cohort: .*sampling='replacement'"),
         ({"cohort__weighting": "examples"}, "cohort: .*weighting='examples'"),
-        ({"privacy__noise": "distributed"}, "relation=replace_one"),
-        (
-            {"privacy__noise": "distributed", "privacy__relation": "replace_one"},
-            "cohort: .*sampling='poisson'",
-        ),
-        (
-            {
-                "privacy__noise": "distributed",
-                "privacy__relation": "replace_one",
-                "cohort__sampling": "fixed",
-                "privacy__smallest_cohort": 51,
-            },
-            "smallest_cohort=51",
-        ),
+        ({"privacy__noise": "distributed"}, "noise='distributed'"),
         (SKELLAM | {"privacy__relation": "replace_one"}, "sampling='poisson'"),
         (SKELLAM, "relation=replace_one"),
         (INTEGERS | {"algorithm": "qsgd"}, "algorithm=qsgd"),
@@ -205,18 +178,11 @@ def test_bounded_without_noise_promises_nothing():
         (INTEGERS | {"privacy__bits": 0}, "bits=8 to 32 .*bits=0"),
         (INTEGERS | {"privacy__bits": 7}, "bits=7"),
         (INTEGERS | {"privacy__bits": 33}, "bits=33"),
-        (INTEGERS | {"privacy__granularity": 1e-8}, "granularity=1e-08"),
-        (INTEGERS | {"privacy__granularity": 1.5}, "granularity=1.5"),
         (INTEGERS | {"privacy__bound": "adaptive"}, "bound='adaptive'"),
         (INTEGERS | {"privacy__smallest_cohort": 51}, "smallest_cohort=51"),
         (INTEGERS | {"privacy__accountant": "pld"}, "accountant=rdp"),
-        (INTEGERS | {"privacy__noise": "distributed"}, "bits=0 with noise=distr"),
         (INTEGERS | FEW_BITS, "bits=8"),
-        ({"privacy__bits": 16, "privacy__watch": True}, "bits=0 with watch=True"),
-        ({"privacy__bits": 16, "privacy__form": "update"}, "bits=0 with form=update"),
         ({"privacy__bits": 16, "algorithm": "cd_adam"}, "algorithm=cd_adam"),
-        ({"privacy__form": "update", "algorithm": "fedopt"}, "algorithm='fedopt'"),
-        ({"privacy__form": "update", "privacy__bound": "adaptive"}, "bound='adaptive'"),
         ({"algorithm": "dp_fedavg"}, "bound='normalise'"),
         ({"algorithm": "private_sketching"}, "unit='client'"),
         (EXAMPLES, "bound='normalise'"),

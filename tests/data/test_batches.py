@@ -11,10 +11,9 @@ from jax.sharding import PartitionSpec as P
 from scipy import stats
 
 from fl_sketch.data import batches, partition
-from fl_sketch.data.examples import ALIGNED, Examples, aligned
+from fl_sketch.data.examples import Examples, aligned, aligned_empty
 from fl_sketch.data.partition import Partition
 from tests.meshes import mesh_of
-from tests.refusals import refused
 
 KEY = jax.random.key(0)
 both = pytest.mark.parametrize("replacement", [True, False])
@@ -23,11 +22,6 @@ both = pytest.mark.parametrize("replacement", [True, False])
 def numbers(count):
     """Examples whose input is their own number."""
     return Examples(np.arange(count, dtype=np.float32)[:, None], np.arange(count))
-
-
-def places(key, start, size, **options):
-    """Places of a client that has so many, from `start` on."""
-    return batches.places(jnp.array([start, start + size]), key, 0, **options)
 
 
 @pytest.mark.parametrize(
@@ -69,49 +63,42 @@ def test_a_kind_of_batches_is_what_it_says(kind):
         assert wide.targets.tolist() == [[5, 6, 7, 8, 9, 10, 11, 5, 6]]
 
 
-@functools.lru_cache(maxsize=4)
-def _many(replacement, rounds):
-    """Returns a program for all sizes, whose shuffle has so many rounds."""
-    assert rounds == batches.ROUNDS
-    draw = functools.partial(places, steps=2, batch=6, replacement=replacement)
-    return jax.jit(jax.vmap(draw, in_axes=(0, None, None)))
+def test_an_epoch_holds_each_place_once():
+    most = 70_000
+    options = {"steps": 3, "batch": most, "replacement": False}
 
+    @jax.jit  # three epochs of the largest size, and more of the others
+    def stream(size):
+        return batches.places(jnp.array([5, 5 + size]), KEY, 0, **options).ravel()
 
-def many(size, *, replacement=False):
-    """Returns twelve draws of each of 60,000 keys, as offsets."""
-    draw = _many(replacement, batches.ROUNDS)
-    return np.asarray(draw(jax.random.split(KEY, 60_000), 0, size)).reshape(-1, 12)
-
-
-SIZES = (1, 2, 3, 97, 4096, 70_000)
-
-
-@functools.cache
-def stream():
-    """Returns a program of three epochs of the largest size, and more of the others."""
-    draw = functools.partial(places, steps=3, batch=max(SIZES), replacement=False)
-    return jax.jit(lambda size: draw(KEY, 5, size).ravel())
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_an_epoch_holds_each_place_once(size):
-    drawn = np.asarray(stream()(size))
-    epochs = drawn[: drawn.size // size * size].reshape(-1, size)[:300]
-    assert len(epochs) >= 3
-    for epoch in epochs:
-        np.testing.assert_array_equal(np.sort(epoch), 5 + np.arange(size))
-    if size >= 97:
-        assert np.mean(epochs[0] == epochs[1]) < 0.05
+    for size in (1, 2, 3, 97, 4096, most):
+        drawn = np.asarray(stream(size))
+        epochs = drawn[: drawn.size // size * size].reshape(-1, size)[:300]
+        for epoch in epochs:
+            np.testing.assert_array_equal(np.sort(epoch), 5 + np.arange(size))
+        if size >= 97:
+            assert np.mean(epochs[0] == epochs[1]) < 0.05
 
 
 def uniform(observed):
     return stats.chisquare(observed).pvalue > 1e-4
 
 
+@functools.cache
+def twelve(replacement):
+    """Returns a program that draws twelve places of a client that has so many."""
+    options = {"steps": 2, "batch": 6, "replacement": replacement}
+
+    def draw(key, size):
+        return batches.places(jnp.array([0, size]), key, 0, **options).ravel()
+
+    return jax.jit(jax.vmap(draw, in_axes=(0, None)))
+
+
 @both
-@pytest.mark.parametrize("size", [2, 3, 5, 12, 25, 1000])
-def test_places_and_pairs_of_them_are_equally_likely(replacement, size):
-    drawn = many(size, replacement=replacement)
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 12, 25, 1000])
+def test_places_pairs_and_orders_are_equally_likely(replacement, size):
+    drawn = np.asarray(twelve(replacement)(jax.random.split(KEY, 60_000), size))
     assert uniform(np.bincount(drawn[:, 0], minlength=size))
     for second in {1, min(size, 11)} if size <= 25 else ():
         pairs = np.bincount(drawn[:, 0] * size + drawn[:, second], minlength=size**2)
@@ -120,49 +107,16 @@ def test_places_and_pairs_of_them_are_equally_likely(replacement, size):
         elif size > 2:
             off_diagonal = pairs.reshape(size, size)[~np.eye(size, dtype=bool)]
             assert off_diagonal.sum() == 60_000 and uniform(off_diagonal)
-
-
-def test_orders_of_four_are_equally_likely():
-    codes = many(4)[:, :4] @ [64, 16, 4, 1]
-    counts = np.unique(codes, return_counts=True)[1]
-    assert len(counts) == 24 and uniform(counts)
-
-
-@both
-def test_the_cost_of_a_batch_does_not_depend_on_the_population(replacement):
-    options = {"steps": 5, "batch": 4, "replacement": replacement}
-    draw = jax.jit(lambda data, key: batches.batches(data, key, 7, **options))
-
-    def cost(population):
-        indices = np.arange(3 * population, dtype=np.int32) % 100
-        shares = Partition(indices, 3 * np.arange(population + 1))
-        compiled = draw.lower(batches.resident(numbers(100), shares), KEY).compile()
-        analysis = compiled.memory_analysis(), compiled.cost_analysis()
-        return analysis[0].temp_size_in_bytes, analysis[1]["flops"]
-
-    assert cost(1_000_000) == cost(1000)
-
-
-def test_what_cannot_be_drawn_from_is_refused():
-    texts = Examples(np.array(["to", "be"], object), np.arange(2))
-    with refused("strings", error=TypeError):
-        batches.resident(texts, partition.iid(10, 2, seed=0))
-    with refused("index 9"):
-        batches.resident(numbers(9), partition.iid(10, 2, seed=0))
-
-
-def shifted(shape, dtype):
-    """Returns random numbers in memory that begins nowhere in particular."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    memory = np.frombuffer(np.random.default_rng(0).bytes(size + 2 * ALIGNED), np.uint8)
-    begin = -memory.ctypes.data % ALIGNED + 4
-    return memory[begin : begin + size].view(dtype).reshape(shape)
+    if size == 4 and not replacement:
+        codes = drawn[:, :4] @ [64, 16, 4, 1]
+        counts = np.unique(codes, return_counts=True)[1]
+        assert len(counts) == 24 and uniform(counts)
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="others have own memory")
 def test_all_devices_have_one_copy_of_the_examples():
-    examples = Examples(shifted((64, 8, 8, 1), np.uint8), shifted((64,), np.int32))
-    shared = Examples(*map(aligned, examples))
+    nowhere = aligned_empty((64 * 64 + 4,), np.uint8)[4:].reshape(64, 8, 8, 1)
+    shared = Examples(aligned(nowhere), aligned(np.arange(64, dtype=np.int32)))
     everywhere = NamedSharding(mesh_of(8, "clients"), P())
     shares = partition.iid(64, 4, seed=0)
     data = batches.resident(shared, shares, device=everywhere)
@@ -170,4 +124,3 @@ def test_all_devices_have_one_copy_of_the_examples():
     for leaf, array in zip(leaves, shared, strict=True):
         shards = {s.data.unsafe_buffer_pointer() for s in leaf.addressable_shards}
         assert shards == {array.ctypes.data}
-        np.testing.assert_array_equal(leaf, array.reshape(leaf.shape))

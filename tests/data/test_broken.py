@@ -3,6 +3,7 @@
 None is unpacked that would fill the memory.
 """
 
+import contextlib
 import io
 import tracemalloc
 import zipfile
@@ -10,10 +11,8 @@ import zipfile
 import pytest
 
 from fl_sketch.data import datasets, npz
-from fl_sketch.run import run
 from fl_sketch.workdir import weights
 from tests.refusals import refused
-from tests.run.configs import config_with
 
 ROOM = 50e6  # bytes that a file which is refused may take
 
@@ -35,12 +34,13 @@ def npy(shape, kind="<f4", content=b""):
     )
 
 
-def named(call, *names):
+@contextlib.contextmanager
+def named(*names):
     """Requires one line with these names, and little memory."""
     tracemalloc.start()
     try:
         with refused(*names, error=(ValueError, FileNotFoundError)):
-            call()
+            yield
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -48,54 +48,39 @@ def named(call, *names):
 
 
 WHOLE = zipped(train_inputs__npy=npy((2, 2), content=bytes(16)))
-NPZ = {
-    "empty": b"",
-    "noise": b"\x00\xff" * 99,
-    "torn zip": WHOLE[:-40],
-    "torn array": zipped(train_inputs__npy=npy((9, 9), content=b"123")),
-    "head of code": zipped(train_inputs__npy=npy("__import__('os').getcwd()")),
-    "no array": zipped(train_inputs__npy=b"not one"),
-    "claims 400 TB": zipped(train_inputs__npy=npy((10**7, 10**7), content=b"12")),
-}
+FILES = [
+    ("own.npz", b""),
+    ("own.npz", b"\x00\xff" * 99),
+    ("own.npz", WHOLE[:-40]),
+    ("own.npz", zipped(train_inputs__npy=npy((9, 9), content=b"123"))),
+    ("own.npz", zipped(train_inputs__npy=npy("__import__('os').getcwd()"))),
+    ("own.npz", zipped(train_inputs__npy=b"not one")),
+    ("own.npz", zipped(train_inputs__npy=npy((10**7, 10**7), content=b"12"))),
+    ("own/train_inputs.npy", b""),
+    ("own/train_inputs.npy", npy((10**7, 10**7))),
+    ("own/train_inputs.npy", b"\x93NUMPY\x01"),
+    ("noise.safetensors", b"\x99" * 50),
+    ("torn.safetensors", b'\x10\0\0\0\0\0\0\0{"a":'),
+    ("huge.safetensors", b"\xff" * 7 + b"\x7f{}"),
+    ("torn.npz", WHOLE[:-40]),
+]
 
 
-@pytest.mark.parametrize("case", NPZ)
-def test_an_npz_file_is_refused_by_its_name(tmp_path, case):
-    (tmp_path / "own.npz").write_bytes(NPZ[case])
-    named(lambda: datasets.load("npz/own", tmp_path), "own.npz")
+@pytest.mark.parametrize(("name", "content"), FILES, ids=range(len(FILES)))
+def test_data_and_weights_are_refused_by_their_name(tmp_path, name, content):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    with named(path.stem):
+        if name.startswith("own"):
+            datasets.load("npz/own", tmp_path)
+        else:
+            weights.read(str(path))
 
 
 def test_an_npz_bomb_is_not_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr(npz.untrusted_files.free_memory, "of_host", lambda: 3e7)
     content = npy((2**24, 1), content=bytes(2**26))
     (tmp_path / "own.npz").write_bytes(zipped(train_inputs__npy=content))
-    named(lambda: datasets.load("npz/own", tmp_path), "own.npz", "fit into memory")
-
-
-@pytest.mark.parametrize("content", [b"", npy((10**7, 10**7)), b"\x93NUMPY\x01"])
-def test_an_array_of_a_folder_is_refused_by_its_name(tmp_path, content):
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own/train_inputs.npy").write_bytes(content)
-    named(lambda: datasets.load("npz/own", tmp_path), "train_inputs in", "own")
-
-
-WEIGHTS = {
-    "noise.safetensors": b"\x99" * 50,
-    "torn.safetensors": b'\x10\0\0\0\0\0\0\0{"a":',
-    "huge.safetensors": b"\xff" * 7 + b"\x7f{}",
-    "torn.npz": WHOLE[:-40],
-}
-
-
-@pytest.mark.parametrize("name", WEIGHTS)
-def test_weights_are_refused_by_their_name(tmp_path, name):
-    (tmp_path / name).write_bytes(WEIGHTS[name])
-    named(lambda: weights.read(str(tmp_path / name)), name)
-
-
-@pytest.mark.parametrize("name", ["config.json", "summary.json"])
-def test_files_of_a_run_are_refused_by_their_name(tmp_path, name):
-    config = config_with(rounds=1, eval_every=1)
-    (tmp_path / name).write_bytes(b"[1]")
-    with refused(match=name):
-        run(config, tmp_path, say=lambda line: None)
+    with named("own.npz", "fit into memory"):
+        datasets.load("npz/own", tmp_path)

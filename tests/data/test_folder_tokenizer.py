@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
-from fl_sketch.core import pretrained as folders
-from fl_sketch.data import folder_tokenizer, text, tokenizer
+from fl_sketch.data import folder_tokenizer, text
 from tests import pretrained
 from tests.data.test_text import SENTENCES, splits
 from tests.refusals import refused
@@ -37,34 +37,14 @@ def test_sentences_begin_and_end_as_the_tokenizer_has_it(folder):
 
 
 def test_a_tokenizers_own_length_and_filling_do_not_count(folder):
-    tokens = pretrained.tokenizer()
-    tokens["truncation"] = {
-        "direction": "Right",
-        "max_length": 3,
-        "strategy": "LongestFirst",
-        "stride": 0,
-    }
-    tokens["padding"] = {
-        "strategy": {"Fixed": 9},
-        "direction": "Left",
-        "pad_to_multiple_of": None,
-        "pad_id": 7,
-        "pad_type_id": 0,
-        "pad_token": "fun",
-    }
-    (folder / "tokenizer.json").write_text(json.dumps(tokens))
+    tokens = Tokenizer.from_str(json.dumps(pretrained.tokenizer()))
+    tokens.enable_truncation(3)
+    tokens.enable_padding(direction="left", pad_id=7, pad_token="fun", length=9)
+    (folder / "tokenizer.json").write_text(tokens.to_str())
     found = folder_tokenizer.read(folder)
     row = found.encode(["a good film"], 7).tolist()
     assert row == [[CLS, A, GOOD, FILM, SEP, PAD, PAD]] and found.pad == PAD
     assert found.decode([CLS, A, GOOD, SEP]) == "a good"
-
-
-def test_a_tokenizer_is_made_again_from_its_description(folder):
-    own = folder_tokenizer.read(folder)
-    again = tokenizer.of(json.loads(json.dumps(own.to_json())))
-    texts = ["a good film", "was it fun ?"]
-    assert (again.size, again.pad) == (own.size, own.pad) == (20, PAD)
-    assert np.array_equal(again.encode(texts, 5), own.encode(texts, 5))
 
 
 def test_every_token_of_a_speaker_but_the_first_is_a_target_once(tmp_path):
@@ -78,15 +58,6 @@ def test_every_token_of_a_speaker_but_the_first_is_a_target_once(tmp_path):
     assert found.owners.tolist() == [0, 0] and found.classes == 20
     assert found.test.inputs.tolist() == [[A, FILM]]
     assert found.test.targets.tolist() == [[FILM, end]]
-
-
-def test_the_padding_token_is_the_models_or_else_its_end_of_text(tmp_path):
-    def pad(**changes):
-        pretrained.llama(tmp_path, **changes)
-        return folders.padding(folders.read(tmp_path))
-
-    assert pad() == 2 and pad(eos_token_id=[3, 2]) == 3
-    assert pad(pad_token_id=5) == 5 and pad(pad_token_id=-1, eos_token_id=3) == 3
 
 
 def test_a_tokenizer_that_does_not_fit_is_one_line(folder):

@@ -59,7 +59,6 @@ def test_a_crop_shows_a_window_of_the_image_with_zeros_around():
     both = np.asarray(inputs.crop_flip(KEY, jnp.asarray(np.tile(image, (99, 1, 1, 1)))))
     steps = both[:, MARGIN, MARGIN + 1, 0] - both[:, MARGIN, MARGIN, 0]
     assert set(steps.tolist()) >= {-1, 1}  # some are mirrored
-    assert len({window.tobytes() for window in both}) > 30
 
 
 def test_images_vary_before_they_are_scaled():

@@ -18,24 +18,25 @@ POPULATIONS = st.tuples(
     st.integers(1, 60), st.integers(0, 200), st.integers(1, 12), st.integers(0, 99)
 )
 
+
+def by_law(labels, clients, seed):
+    options = {"exponent": 1.2, "seed": seed}
+    sizes = partition.power_law_sizes(len(labels), clients, **options)
+    return partition.iid(len(labels), clients, sizes=sizes, seed=seed)
+
+
 # name -> make(labels, clients, seed): every rule that deals all examples.
 RULES = {
     "iid": lambda y, n, s: partition.iid(len(y), n, seed=s),
-    "power law": lambda y, n, s: partition.iid(
-        len(y),
-        n,
-        sizes=partition.power_law_sizes(len(y), n, exponent=1.2, seed=s),
-        seed=s,
-    ),
+    "power law": by_law,
     "shards": lambda y, n, s: partition.label_shards(y, n, 1, seed=s),
     "mixtures 1e-6": lambda y, n, s: partition.mixtures(y, n, alpha=1e-6, seed=s),
     "mixtures 0.1": lambda y, n, s: partition.mixtures(y, n, alpha=0.1, seed=s),
     "mixtures 1e9": lambda y, n, s: partition.mixtures(y, n, alpha=1e9, seed=s),
-    "dirichlet 1e-6": lambda y, n, s: partition.dirichlet(y, n, alpha=1e-6, seed=s),
+    "dirichlet 1e-300": lambda y, n, s: partition.dirichlet(y, n, 1e-300, seed=s),
     "dirichlet 0.5": lambda y, n, s: partition.dirichlet(y, n, alpha=0.5, seed=s),
-    "dirichlet 1e9": lambda y, n, s: partition.dirichlet(y, n, alpha=1e9, seed=s),
+    "dirichlet 1e300": lambda y, n, s: partition.dirichlet(y, n, 1e300, seed=s),
 }
-every_rule = pytest.mark.parametrize("rule", RULES)
 
 
 def check(shares, examples, clients):
@@ -43,55 +44,28 @@ def check(shares, examples, clients):
     assert shares.clients == clients and len(shares.starts) == clients + 1
     assert shares.starts[0] == 0 and shares.starts[-1] == len(shares.indices)
     assert shares.sizes.min() >= 1
-    assert len(np.unique(shares.indices)) == len(shares.indices)
-    assert shares.indices.min() >= 0 and shares.indices.max() < examples
+    assert np.array_equal(np.sort(shares.indices), np.arange(examples))
 
 
-@every_rule
+@pytest.mark.parametrize("rule", RULES)
 @settings(max_examples=40, deadline=None)
 @given(POPULATIONS)
 def test_every_example_has_one_owner_and_every_client_an_example(rule, population):
     clients, spare, classes, seed = population
     examples = clients + spare
     labels = np.random.default_rng(seed).integers(0, classes, examples)
-    shares = RULES[rule](labels, clients, seed)
-    check(shares, examples, clients)
-    assert len(shares.indices) == examples
-
-
-@pytest.mark.parametrize("alpha", [1e-300, 1e-6, 1.0, 1e300])
-def test_dirichlet_takes_any_alpha_and_more_clients_than_examples_of_a_class(alpha):
-    labels = np.repeat([0, 1, 2], [3, 497, 500])
-    for clients in (1, 2, 600, 1000):
-        check(partition.dirichlet(labels, clients, alpha=alpha, seed=0), 1000, clients)
-
-
-def classes_held(shares, labels):
-    return np.mean(
-        [len(np.unique(labels[shares.of(k)])) for k in range(shares.clients)]
-    )
-
-
-def test_alpha_goes_from_one_owner_a_class_to_even_shares():
-    few, some, all_ = (
-        partition.dirichlet(LABELS, 20, alpha=alpha, seed=0)
-        for alpha in (1e-6, 0.3, 1e6)
-    )
-    # Ten classes belong to at most ten; the others were given one example each.
-    assert np.sum(few.sizes == 1) >= 10 and few.sizes.max() > 500
-    assert classes_held(few, LABELS) < classes_held(some, LABELS) < 10
-    assert classes_held(all_, LABELS) == 10
-    assert np.ptp(all_.sizes) <= 20
+    check(RULES[rule](labels, clients, seed), examples, clients)
 
 
 def test_dirichlet_shares_have_the_variance_of_the_distribution():
-    clients, alpha, draws = 5, 0.7, 4000
-    random = np.random.default_rng(0)
-    logs = partition._log_proportions((draws, clients), alpha, random)
-    parts = np.exp(logs) / np.exp(logs).sum(1, keepdims=True)
+    clients, alpha, classes = 5, 0.7, 4000
+    labels = np.repeat(np.arange(classes), 100)
+    shares = partition.dirichlet(labels, clients, alpha, seed=0)
+    own = [np.bincount(labels[shares.of(k)], minlength=classes) for k in range(clients)]
+    parts = np.array(own) / 100
     mean, variance = 1 / clients, (clients - 1) / clients**2 / (clients * alpha + 1)
-    assert abs(parts.mean(axis=0) - mean).max() < 5 * np.sqrt(variance / draws)
-    np.testing.assert_allclose(parts.var(axis=0), variance, rtol=0.15)
+    assert abs(parts.mean(axis=1) - mean).max() < 5 * np.sqrt(variance / classes)
+    np.testing.assert_allclose(parts.var(axis=1), variance, rtol=0.15)
 
 
 def test_classes_of_a_mixture_have_the_variance_of_the_distribution():
@@ -122,18 +96,10 @@ def test_clients_hold_exactly_their_number_of_classes(classes, clients):
     assert {len(own) for own in held} == {classes}
     times = np.bincount([label for own in held for label in own], minlength=10)
     assert np.ptp(times) <= classes
-    assert len(shares.indices) == 6000
-
-
-def test_natural_ids_keep_their_examples_together_and_in_order():
-    shares = partition.natural(np.array([7, 3, 7, 3, 5]))
-    assert [shares.of(k).tolist() for k in range(3)] == [[1, 3], [4], [0, 2]]
-    check(shares, 5, 3)
 
 
 def test_power_law_sizes_follow_the_law():
     sizes = partition.power_law_sizes(100_000, 100, exponent=1.0, seed=0)
-    assert sizes.sum() == 100_000 and sizes.min() >= 1
     ranked = np.sort(sizes)[::-1]
     np.testing.assert_allclose(ranked[0] / ranked[:20], np.arange(1, 21), rtol=0.01)
     assert np.ptp(partition.power_law_sizes(1000, 100, exponent=0, seed=0)) == 0
@@ -141,17 +107,13 @@ def test_power_law_sizes_follow_the_law():
     assert np.sort(steep)[-2:].tolist() == [1, 901]
 
 
-def test_golden_values_are_those_of_every_platform():
-    labels = np.arange(12) % 3
-    shares = partition.dirichlet(labels, 3, alpha=0.5, seed=0)
-    assert shares.indices.tolist() == [2, 7, 4, 5, 10, 11, 0, 1, 3, 6, 8, 9]
-    assert shares.starts.tolist() == [0, 2, 6, 12]
-    assert partition.iid(6, 2, seed=0).indices.tolist() == [3, 2, 5, 4, 0, 1]
+def test_one_seed_is_one_partition_on_every_platform():
+    """Of a digest that was written down once."""
     digest = hashlib.sha256()
     made = [rule(LABELS, 30, 3) for rule in RULES.values()]
     for array in (*sum(made, ()), *partition.classes_per_client(LABELS, 30, 2, seed=3)):
         digest.update(array.tobytes())
-    assert digest.hexdigest()[:16] == "1d6df6d87ecfe513"
+    assert digest.hexdigest()[:16] == "bcc41b4d9e21e5ae"
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.4, 0.99])
@@ -167,11 +129,11 @@ def test_clients_hold_back_and_train_on_at_least_one_example(share):
 
 
 BAD = {
-    "clients <= 5.*clients=6": lambda p: p.iid(5, 6, seed=0),
+    "clients=6": lambda p: p.iid(5, 6, seed=0),
     "sum 6": lambda p: p.iid(5, 2, sizes=[3, 3], seed=0),
     "= 7000": lambda p: p.label_shards(LABELS, 1000, 7, seed=0),
-    "labels .*float64": lambda p: p.label_shards([0.5], 1, 1, seed=0),
-    "<= 10.*classes=11": lambda p: p.classes_per_client(LABELS, 5, 11, seed=0),
+    "float64": lambda p: p.label_shards([0.5], 1, 1, seed=0),
+    "classes=11": lambda p: p.classes_per_client(LABELS, 5, 11, seed=0),
     "1 of class 7 for 3": lambda p: p.classes_per_client([4, 4, 7], 3, 2, seed=0),
     "alpha=0": lambda p: p.dirichlet(LABELS, 9, alpha=0, seed=0),
     "exponent=-1": lambda p: p.power_law_sizes(5, 2, exponent=-1, seed=0),
@@ -180,5 +142,5 @@ BAD = {
 
 @pytest.mark.parametrize("words", BAD)
 def test_what_cannot_be_split_gets_one_line(words):
-    with refused(match=words):
+    with refused(words):
         BAD[words](partition)

@@ -13,19 +13,11 @@ from tests.refusals import refused
 pytestmark = pytest.mark.fast
 
 
-def strings(*texts):
-    array = np.empty(len(texts), object)
-    array[:] = texts
-    return array
+def splits(name, train, test):
+    def part(texts):
+        return Examples(np.array(texts, object), np.arange(len(texts), dtype="i4") % 2)
 
-
-def splits(name, train, test, classes=2):
-    return Splits(
-        name,
-        Examples(strings(*train), np.arange(len(train), dtype=np.int32) % classes),
-        Examples(strings(*test), np.arange(len(test), dtype=np.int32) % classes),
-        classes,
-    )
+    return Splits(name, part(train), part(test), 2)
 
 
 SENTENCES = splits(
@@ -51,21 +43,26 @@ def test_the_most_frequent_words_have_numbers_and_others_share_one():
     ]
     assert found.train.inputs.dtype == np.int32
     assert found.train.targets is SENTENCES.train.targets and found.owners is None
+    words = tokenizer.Table("words", ("film", "good", "a"), found=True)
+    assert found.tokenizer == words
 
 
 PLAY = splits("shakespeare", ["abc", "xy", "ab"], ["cz", "y"])
 
 
 def test_every_character_is_predicted_once_from_what_its_speaker_said_before():
-    found = text.encoded(PLAY, length=4, most=10)
+    play = PLAY._replace(class_names=("First Citizen", "JULIET"))
+    found = text.encoded(play, length=4, most=10)
     # Characters in order: newline, a, b, c, x, y. Speaker 0 says abc, then ab.
     newline, a, b, c, x, y = range(3, 9)
     targets = [[a, b, c, newline], [a, b, 0, 0], [x, y, 0, 0]]
     assert found.train.targets.tolist() == targets
     assert found.train.inputs.tolist() == [[2, a, b, c], [2, a, b, 0], [2, x, y, 0]]
     assert found.owners.tolist() == [0, 0, 1]
-    assert found.classes == 9
     assert found.test.targets.tolist() == [[c, UNKNOWN, 0, 0], [y, 0, 0, 0]]
+    assert found.tokenizer == tokenizer.Table("characters", tuple("\nabcxy"), True)
+    assert found.classes == found.tokenizer.size == 9
+    assert found.owner_names == ("First Citizen", "JULIET") and not found.class_names
 
 
 def test_a_vocabulary_that_was_made_of_texts_says_so():
@@ -75,33 +72,11 @@ def test_a_vocabulary_that_was_made_of_texts_says_so():
         assert found.learnt == (*learnt, ("vocabulary_file", ""))
     # Speakers are no classes of the characters that come next.
     play = PLAY._replace(learnt=(("part", "1/2"), ("classes", 0)))
-    found = text.encoded(play, length=4, most=10, vocabulary_file="characters")
-    assert found.learnt == (("part", "1/2"),)
-
-
-def test_the_table_of_units_and_the_names_of_speakers_stay_with_the_data():
-    found = text.encoded(SENTENCES, length=6, most=6).tokenizer
-    assert found == tokenizer.Table("words", ("film", "good", "a"), found=True)
-    play = PLAY._replace(class_names=("First Citizen", "JULIET"))
-    found = text.encoded(play, length=4, most=10)
-    units = tuple("\nabcxy")
-    assert found.tokenizer == tokenizer.Table("characters", units, found=True)
-    assert found.tokenizer.size == found.classes
-    assert found.owner_names == ("First Citizen", "JULIET") and not found.class_names
-    for splits_ in (SENTENCES, play):
-        fixed = text.encoded(
-            splits_, length=4, most=99, vocabulary_file="characters"
-        ).tokenizer
-        assert fixed == tokenizer.Table("characters", tokenizer.ALPHABET)
-
-
-def test_tokens_that_a_vocabulary_may_still_make_have_an_embedding():
-    few = Examples(np.int32([[3, 4]]), np.zeros(1, np.int32))
-    table = tokenizer.Table("words", tuple("abcde"))
-    own = Splits("own", few, few, 2, tokenizer=table)
-    assert text.encoded(own, length=2, most=8) is own
-    with refused("vocabulary=7", "3 to 7"):
-        text.encoded(own, length=2, most=7)
+    for splits_, learnt in ((play, (("part", "1/2"),)), (SENTENCES, ())):
+        options = {"length": 4, "most": 99, "vocabulary_file": "characters"}
+        found = text.encoded(splits_, **options)
+        assert found.learnt == learnt
+        assert found.tokenizer == tokenizer.Table("characters", tokenizer.ALPHABET)
 
 
 def test_a_vocabulary_of_a_file_is_the_files_whatever_the_texts(tmp_path):
@@ -110,51 +85,22 @@ def test_a_vocabulary_of_a_file_is_the_files_whatever_the_texts(tmp_path):
     found = text.encoded(SENTENCES, length=4, most=8, vocabulary_file=str(path))
     assert found.learnt == ()
     assert found.train.inputs[0].tolist() == [2, 1, 3, 4]
-    new = splits("sst2", ["unheard of"] * 4, ["good"])
-    again = text.encoded(new, length=4, most=8, vocabulary_file=str(path))
-    assert again.test.inputs.tolist() == [[2, 3, 0, 0]]
-
-
-@pytest.mark.parametrize(
-    ("file", "options", "words"),
-    [
-        ("", {"length": 0}, "length=0"),
-        ("", {"most": 99}, "vocabulary <= 9.*got vocabulary=99"),
-        ("characters", {}, "vocabulary >= 99.*got vocabulary=6"),
-        ("none", {}, "vocabulary_file=none"),
-        (b"good\ngood\n", {}, "each once"),
-    ],
-    ids=range(5),
-)
-def test_impossible_vocabularies_are_refused(file, options, words, tmp_path):
-    if isinstance(file, bytes):
-        (tmp_path / "words").write_bytes(file)
-        file = str(tmp_path / "words")
-    options = {"length": 6, "most": 6} | options
-    with refused(match=words, error=(ValueError, FileNotFoundError)):
-        text.encoded(SENTENCES, vocabulary_file=file, **options)
 
 
 WORDS = tokenizer.Table("words", ("a", "film", "good"), found=True)
 CHARACTERS = tokenizer.Table("characters", tokenizer.ALPHABET)
 
 
-@pytest.mark.parametrize("said", ["", "To be,\n or  not", " a "])
-def test_characters_come_back(said):
-    (row,) = CHARACTERS.encode([said], len(said) + 3)
-    assert row[0] == START and row[-2:].tolist() == [PAD, PAD]
-    assert CHARACTERS.decode(row) == said
-    np.testing.assert_array_equal(CHARACTERS.tokens(said), row[1:-2])
-
-
-def test_words_come_back_without_capitals_and_unknown_ones_as_a_mark():
+def test_texts_come_back_but_for_capitals_and_unknown_words():
+    for said in ("", "To be,\n or  not", " a "):
+        (row,) = CHARACTERS.encode([said], len(said) + 3)
+        assert row[0] == START and row[-2:].tolist() == [PAD, PAD]
+        assert CHARACTERS.decode(row) == said
+        np.testing.assert_array_equal(CHARACTERS.tokens(said), row[1:-2])
     (row,) = WORDS.encode(["A  good dull FILM"], 9)
     assert row.tolist() == [START, 3, 5, UNKNOWN, 4, PAD, PAD, PAD, PAD]
     assert WORDS.decode(row) == f"a good {tokenizer.UNREADABLE} film"
     assert WORDS.tokens("a dull film").tolist() == [3, UNKNOWN, 4]
-
-
-def test_characters_that_no_model_was_trained_on_are_refused():
     with refused("['à', 'é']"):
         CHARACTERS.tokens("né, à")
 

@@ -20,6 +20,7 @@ from fl_sketch.core.wire import Chosen
 from fl_sketch.engine import costs as traffic
 from fl_sketch.engine import exchange
 from fl_sketch.engine import round as round_module
+from tests.engine import replaying
 from tests.meshes import mesh_of
 from tests.quadratics import (
     ALGORITHMS,
@@ -238,7 +239,7 @@ def test_who_follows_has_the_servers_model_to_the_bit(name):
     """From what was sent in each round, also by a newcomer in the middle of a run."""
     algorithm = (CATALOGUE | SERVERS)[name]
     update = (PARAMS, PARAMS) if name == "marina" else None
-    replay = jax.jit(functools.partial(algorithms.replay, algorithm, update=update))
+    replay = jax.jit(functools.partial(replaying.replay, algorithm, update=update))
     for begin in (0, 2):  # of as many rounds, which are one program
         follow(replay, *heard_in(algorithm, ROUNDS), begin, begin + 4)
 
@@ -246,6 +247,6 @@ def test_who_follows_has_the_servers_model_to_the_bit(name):
 @pytest.mark.parametrize("name", ["ef21", "cd_adam", "scaffold"])
 def test_who_follows_a_part_of_the_clients_knows_how_many_there_are(name):
     known = Round(denominator=3.0, present=3.0, population=CLIENTS * 1.0)
-    replay = jax.jit(functools.partial(algorithms.replay, CATALOGUE[name], known=known))
+    replay = jax.jit(functools.partial(replaying.replay, CATALOGUE[name], known=known))
     part_of_them = heard_in(CATALOGUE[name], 4, present=(1, 0, 0, 1, 0, 1))
     follow(replay, *part_of_them, 0, 4)

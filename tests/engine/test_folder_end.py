@@ -9,8 +9,7 @@ import pytest
 from fl_sketch import data, engine
 from fl_sketch.core import files
 from fl_sketch.engine import resumable
-from fl_sketch.privacy import clipping, mechanism, noised_metrics
-from fl_sketch.workdir import checkpoint, odometer, release
+from fl_sketch.workdir import checkpoint, odometer
 from tests.engine.regression import (
     CLIENTS,
     INPUTS,
@@ -18,7 +17,6 @@ from tests.engine.regression import (
     OWNERS,
     POISSON,
     PRIVATE,
-    SAFL,
     TARGETS,
     killed,
     played,
@@ -167,7 +165,7 @@ def test_runs_of_other_clients_have_an_epsilon_together_if_the_caller_says_so(tm
         for folder, clients in {"a": CLIENTS, "b": others}.items():
             change = NOISY | {"rounds": 1, "clients": clients, "partition": name}
             played(place / folder, **change)
-        entries = odometer.below(place, "none")
+        entries = odometer.below(place)
         assert len(entries) == 2 and odometer.total({"a": entries["a/run"]})
         if name:
             assert odometer.total(entries).runs == 2
@@ -180,18 +178,3 @@ def test_a_name_of_the_partition_stays(tmp_path):
     killed(tmp_path, 2, **NOISY, partition="one")
     with refused("privacy plan of this one", tmp_path):
         played(tmp_path, **NOISY, partition="another")
-
-
-def test_numbers_that_clients_measure_with_noise_are_named_in_a_release(tmp_path):
-    def central(noise_multiplier):
-        own = {"noise_multiplier": noise_multiplier, "denominator": 4}
-        return mechanism.central(clipping.clip(1.0), **own)
-
-    guard = noised_metrics.watching(
-        central, {"loss": (0.0, 5.0)}, noise_multiplier=2.0, noise=3.0
-    )
-    watched = NOISY | {"algorithm": SAFL._replace(mechanism=guard), "rounds": 3}
-    played(tmp_path / "run", **watched, key=engine.secret_roots(0))
-    release.release(tmp_path / "run", tmp_path / "released")
-    promise = json.loads((tmp_path / "released/privacy.json").read_text())
-    assert promise["released_beside"] == ["noised_loss"]

@@ -204,12 +204,12 @@ def test_rounds_that_were_played_otherwise_are_not_counted_as_these():
     assert ended.history[-1]["epsilon"] == whole.history[-1]["epsilon"]
 
 
-def test_distributed_noise_is_for_cohorts_whose_size_all_know():
-    shares = mechanism.distributed(
-        clipping.clip(1.0), noise_multiplier=2.0, denominator=4, smallest=4
+def test_noise_in_shares_is_for_cohorts_whose_size_all_know():
+    shares = mechanism.integers(
+        clipping.clip(1.0), noise_multiplier=2.0, denominator=4, smallest=4, bits=16
     )
     for change in ({}, {"cohort": POISSON, **EXACT}):
-        with pytest.raises(ValueError, match="with distributed noise, got"):
+        with pytest.raises(ValueError, match="with noise in shares, got"):
             simulated(SAFL._replace(mechanism=shares), rounds=1, **change)
     run = simulated(SAFL._replace(mechanism=shares), rounds=1, **EXACT)
     assert run.history[-1]["epsilon"] > 0

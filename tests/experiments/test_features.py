@@ -4,30 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression
 
 from experiments import features
-from fl_sketch.data.examples import Examples, Splits
-
-
-def images(count, seed):
-    """Returns squares that are brighter on the left (0) or on the right (1)."""
-    random = np.random.default_rng(seed)
-    targets = random.integers(0, 2, count, np.int32)
-    inputs = random.integers(0, 100, (count, 8, 8, 1), np.uint8)
-    for image, target in zip(inputs, targets, strict=True):
-        image[:, 4 * target : 4 * target + 4] += 100
-    return Examples(inputs, targets)
-
-
-@pytest.mark.slow
-def test_a_linear_model_of_features_distinguishes_the_classes():
-    splits = Splits("squares", images(800, 0), images(100, 1), 2)
-    train, test = features.by_small_network(splits, width=16, epochs=2)
-    np.testing.assert_array_equal(train.targets, splits.train.targets[400:])
-    assert train.inputs.shape == (400, 16) and test.inputs.shape == (100, 16)
-    assert (train.inputs >= 0).all()  # after relu
-    assert LogisticRegression().fit(*train).score(*test) > 0.95
 
 
 def test_the_arrays_of_a_file_are_the_whole_efficientnet():

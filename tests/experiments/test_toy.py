@@ -27,22 +27,6 @@ def test_the_constants_of_quadratics(apart):
     assert known["f0"] == pytest.approx(f0, rel=1e-5)
 
 
-def test_quadratics_in_three_forms_have_the_same_gradients():
-    roots = jax.random.normal(jax.random.key(0), (2, 4, 4))
-    optima, params = jax.random.normal(jax.random.key(1), (2, 4)), jnp.arange(4.0)
-    squares = roots @ roots.transpose(0, 2, 1)
-    low, whole = (
-        toy.Quadratics(None, optima, roots=roots),
-        toy.Quadratics(squares, optima),
-    )
-    diagonal = jnp.abs(roots[:, 0])
-    plain = toy.Quadratics(diagonal, optima)
-    full = toy.Quadratics(jax.vmap(jnp.diag)(diagonal), optima)
-    for one, other in ((low, whole), (plain, full)):
-        slopes = [jax.grad(task.loss)(params, 1) for task in (one, other)]
-        np.testing.assert_allclose(*slopes, rtol=1e-4, atol=1e-4)
-
-
 def test_the_constants_of_wells():
     task = toy.wells(d=5, clients=3, decay=1.0, seed=0)
     known = task.known
@@ -77,16 +61,3 @@ def test_trajectories_and_local_steps_are_those_of_a_plain_loop():
         steps = theorems.local_steps(task, jnp.asarray(place), 0.2, 3)
         np.testing.assert_allclose(steps, local, atol=1e-5)
         w = np.mean([path[-1] for path in local], axis=0)
-
-
-def test_rows_are_kept_and_printed_as_they_come(tmp_path, capsys):
-    def rows():
-        yield {"method": "a", "error": 0.123456, "note": "long"}
-        assert (
-            tmp_path / "rows.csv"
-        ).read_text() == "method,error,note\na,0.123456,long\n"
-        yield {"method": "b", "error": None, "note": ""}
-
-    toy.record(rows(), tmp_path / "rows.csv", hidden=("note",))
-    head, first, _ = capsys.readouterr().out.splitlines()
-    assert head.split() == ["method", "error"] and first.split() == ["a", "0.1235"]

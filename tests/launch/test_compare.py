@@ -24,7 +24,7 @@ def test_a_comparison_runs_and_ends_with_a_table(tmp_path):
     assert done.returncode == 0, done.stderr
     table = (folder / "standings.md").read_text()
     assert table in done.stdout and "| SAFL | " in table and "| FedAdam | " in table
-    for name in ("comparison.csv", "standings.csv", "comparison.png"):
+    for name in ("comparison.csv", "standings.csv", "standings.md", "comparison.png"):
         assert (folder / name).stat().st_size > 0
 
 

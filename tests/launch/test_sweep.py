@@ -33,9 +33,7 @@ def test_a_sweep_prints_its_plan_and_its_table_and_leaves_its_files(tmp_path):
     accuracies = [float(point[2]) for point in points]
     assert accuracies == sorted(accuracies, reverse=True)
     assert lines[9].endswith("server.rate test accuracy (%), +- deviation over seeds")
-    assert (
-        lines[12].endswith(f"{folder / 'best'}") and lines[13] == f"results in {folder}"
-    )
+    assert lines[12] == f"results in {folder}"
 
     rows = files.read_rows(folder / "sweep.csv")
     assert [row["point"] + row["round"] for row in rows] == [

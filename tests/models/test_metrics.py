@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from sklearn import metrics as sklearn
 
-from fl_sketch.models import metrics
 from fl_sketch.models.metrics import METRICS
 from tests.channels.rounds import quickly
 
@@ -46,16 +45,3 @@ def test_it_is_what_scikit_learn_says_whole_and_in_padded_batches(case):
     padded = batches(outputs), batches(targets), batches(ones, "constant")
     values = both((outputs, targets, ones), padded)
     np.testing.assert_allclose(values, [expected] * 2, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("names", "targets", "words"),
-    [
-        (["acuracy"], "classes", "Did you mean 'accuracy'"),
-        (["rmse"], "classes", "metrics='rmse'"),
-        (["accuracy", "accuracy"], "labels", "once each"),
-    ],
-)
-def test_a_wrong_name_gets_one_line(names, targets, words):
-    with pytest.raises(ValueError, match=words):
-        metrics.named(names, targets)

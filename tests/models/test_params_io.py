@@ -48,47 +48,34 @@ def test_chosen_arrays_have_the_types_and_places_of_the_model():
     assert whole == Stateful({"a": 1}, {"b": 2})
 
 
-def test_layers_of_nnx_can_begin_anew():
-    model = {"fc1.kernel": jnp.ones((2, 3)), "fc2.bias": jnp.ones(2)}
-    assert {*params_io.select(model, {"fc1.kernel": np.ones((2, 3))}, ["fc2"])} == {
-        "fc1.kernel"
-    }
-    with refused("fresh", "(fc1, fc2)", "'fc3'"):
-        params_io.select(model, {}, ["fc3"])
-
-
-def test_an_nnx_model_of_a_config_begins_with_arrays_of_one_trained_in_python():
+def test_arrays_of_nnx_have_the_names_of_a_config_or_of_python():
     model = {"fc1.kernel": jnp.ones((2, 3)), "fc2.bias": jnp.ones(2)}
     arrays = {"fc1/kernel/value": np.ones((2, 3)), "fc2/bias/value": np.zeros(2)}
     assert {*params_io.select(model, arrays, [])} == {*model}
+    begun = params_io.select(model, {"fc1.kernel": np.ones((2, 3))}, ["fc2"])
+    assert {*begun} == {"fc1.kernel"}
     linen = {"fc1/value": jnp.ones(2), "fc1": jnp.ones(2)}  # keeps its own names
     same = {"fc1/value": np.zeros(2), "fc1": np.ones(2)}
     assert params_io.select(linen, same, [])["fc1/value"].sum() == 0
 
 
+BIAS, KERNEL = "dense/bias", "dense/kernel"
+
+
 @pytest.mark.parametrize(
-    ("changes", "fresh", "parts"),
+    ("arrays", "fresh", "parts"),
     [
-        ({}, ["dens"], ["'dens'", "dense"]),
-        ({"dense/bias": np.ones(3)}, [], ["dense/bias", "(2,)", "(3,)"]),
-        ({"other": np.ones(3)}, [], ["other"]),
-        ({"dense/bias": np.array([1, 1e300])}, [], ["finite", "float32"]),
-        ({"dense/bias": np.array(["a", "b"])}, [], ["dense/bias", "numbers"]),
+        (ARRAYS, ["dens"], ["fresh", "'dens'"]),
+        (ARRAYS | {BIAS: np.ones(3)}, [], ["init_from", "(2,)", "(3,)"]),
+        (ARRAYS | {"other": np.ones(3)}, [], ["init_from", "other"]),
+        (ARRAYS | {BIAS: np.array([1, 1e300])}, [], ["init_from", "finite"]),
+        (ARRAYS | {BIAS: np.array(["a", "b"])}, [], ["init_from", "numbers"]),
+        ({BIAS: np.ones(2)}, [], [KERNEL, "model.fresh=dense"]),
+        ({"fc.weight": np.ones((2, 3))}, [], ["fc.weight", "layout"]),
+        ({BIAS: np.ones(2), KERNEL: np.ones((2, 3))}, [], [KERNEL, "layout"]),
     ],
+    ids=range(8),
 )
-def test_arrays_of_no_such_model_are_refused(changes, fresh, parts):
-    with refused("fresh" if fresh else "init_from", *parts):
-        params_io.select(MODEL, ARRAYS | changes, fresh)
-
-
-def test_an_array_that_is_missing_is_named():
-    with refused("dense/kernel", "dense/bias", "model.fresh=dense"):
-        params_io.select(MODEL, {"dense/bias": np.ones(2)}, [])
-
-
-def test_names_and_layouts_of_other_libraries_are_told_where_ours_are():
-    theirs = {"fc.weight": np.ones((2, 3)), "fc.bias": np.ones(2)}
-    transposed = {"dense/kernel": np.ones((2, 3)), "dense/bias": np.ones(2)}
-    for arrays in (theirs, transposed):
-        with refused("dense/kernel" if arrays is transposed else "fc.weight", "layout"):
-            params_io.select(MODEL, arrays, [])
+def test_arrays_of_no_such_model_are_refused(arrays, fresh, parts):
+    with refused(*parts):
+        params_io.select(MODEL, arrays, fresh)

@@ -11,19 +11,11 @@ import pytest
 
 from fl_sketch import models
 from fl_sketch.models import transformers
-from fl_sketch.models.resnets import (
-    BOTTLENECK_GROUPS,
-    NORMS,
-    Bottleneck,
-    GroupNorm,
-    normalized,
-)
+from fl_sketch.models.resnets import GroupNorm, normalized
 from tests.channels.rounds import quickly
 from tests.refusals import refused
 
 KEY = jax.random.key(0)
-SIDE = 32
-TEXT = (48,)
 BLOCKS = {"width": 8, "depth": 1, "heads": 2}
 # name: (options, shape of an input, parameters for ten classes)
 MODELS = {
@@ -37,14 +29,6 @@ MODELS = {
     "transformer": ({"vocabulary": 12, **BLOCKS}, (6,), 1_122),
     "language_model": (BLOCKS, (6,), 1_106),
 }
-
-
-def of_text(vocabulary, width, depth):
-    """Embeddings and positions, blocks, the last normalisation, ten logits."""
-    blocks = depth * (12 * width**2 + 13 * width)
-    return (vocabulary + 48) * width + blocks + 2 * width + (width + 1) * 10
-
-
 LARGE = {
     ("cnn", "small"): 1_626_442,
     ("resnet", "small"): 269_722,
@@ -52,10 +36,6 @@ LARGE = {
     ("resnet", "paper"): 42_512_970,
     ("vit", "small"): 207_946,
     ("vit", "paper"): 85_150_474,
-    ("transformer", "small"): of_text(8192, 64, 2),
-    ("transformer", "paper"): of_text(8192, 768, 12),
-    ("language_model", "small"): of_text(10, 64, 2),
-    ("language_model", "billion"): of_text(10, 2048, 26),
 }
 
 
@@ -95,24 +75,22 @@ def test_a_model_has_its_size_and_trains_on_examples_in_any_order(name):
         logits = model.apply({"params": params}, inputs)
         value, slopes = jax.value_and_grad(loss.value)(params, inputs, labels)
         moved = jax.tree.map(lambda leaf, slope: leaf - 0.01 * slope, params, slopes)
-        return logits, value, slopes, loss.value(moved, inputs, labels)
+        return logits, value, loss.value(moved, inputs, labels)
 
-    logits, value, slopes, later = both(params, inputs, labels)
+    logits, value, later = both(params, inputs, labels)
     assert count(params) == MODELS[name][2]
     assert logits.shape == (*labels.shape, 10) and logits.dtype == jnp.float32
     assert np.isfinite(value) and later < value
-    assert jax.tree.map(jnp.shape, slopes) == jax.tree.map(jnp.shape, params)
     again = both(params, inputs[order], labels[order])
     np.testing.assert_allclose(again[0], logits[order], atol=1e-5)
     np.testing.assert_allclose(again[1], value, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "size"), LARGE)
-def test_large_models_have_their_sizes(name, size):
-    texts = name in ("transformer", "language_model")
-    model = models.build(name, 10, size=size)
-    shapes = shapes_of(model, TEXT if texts else (SIDE, SIDE, 3))
-    assert count(shapes) == LARGE[name, size]
+def test_large_models_have_their_sizes():
+    for (name, size), numbers in LARGE.items():
+        model = models.build(name, 10, size=size)
+        assert count(shapes_of(model, (32, 32, 3))) == numbers, (name, size)
+    assert models.build("resnet", 10, size="tiny", width=8).width == 8
 
 
 def test_lenet_equals_layers_of_flax_on_the_same_parameters():
@@ -134,61 +112,11 @@ def test_lenet_equals_layers_of_flax_on_the_same_parameters():
 
 
 def test_logistic_is_a_dense_layer_stored_by_class():
-    model, images = models.Logistic(3), jax.random.normal(KEY, (5, 2, 2, 1))
-    kernel, bias = jax.random.normal(KEY, (3, 4)), jnp.arange(3.0)
-    params = {"params": {"dense": {"kernel": kernel, "bias": bias}}}
-    expected = images.reshape(5, 4) @ kernel.T + bias
-    logits = model.apply(params, images)
-    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_the_cnn_drops_half_as_many_after_the_pool():
-    rates, model = [], models.Cnn(10, width=2, dropout=0.5)
-
-    def note(apply, args, options, context):
-        if isinstance(context.module, nn.Dropout):
-            rates.append(context.module.rate)
-        return apply(*args, **options)
-
-    with nn.intercept_methods(note):
-        shapes_of(model, (8, 8, 3))
-    assert rates == [0.25, 0.5]
-
-
-@pytest.mark.parametrize("width", [3, 12])  # which eight groups do not divide
-def test_each_stage_of_a_resnet_has_half_the_places_and_twice_the_channels(width):
-    model = models.ResNet(10, width=width, stages=(1, 1, 1))
-
-    def outputs():
-        image, seen = jnp.zeros((1, 16, 16, 3)), {"capture_intermediates": True}
-        return model.init_with_output(KEY, image, **seen)[1]["intermediates"]
-
-    blocks = jax.eval_shape(outputs)
-    for stage in (1, 2, 3):
-        (block,) = blocks[f"stage{stage}_block1"]["__call__"]
-        side = 32 // 2**stage
-        assert block.shape == (1, side, side, width * 2 ** (stage - 1))
-
-
-@pytest.mark.parametrize("norm", NORMS)
-def test_a_bottleneck_starts_as_its_shortcut_and_leaves_it(norm):
-    block, x = Bottleneck(8, 1, norm), jax.random.normal(KEY, (2, 4, 4, 32))
-    variables = quickly(block.init)(KEY, x)
-
-    @quickly
-    def output_and_slopes(params):
-        def loss(params):
-            y = block.apply(variables | {"params": params}, x)
-            return jnp.square(y).sum(), y
-
-        return jax.grad(loss, has_aux=True)(params)
-
-    params = variables["params"]
-    slopes, start = output_and_slopes(params)
-    np.testing.assert_array_equal(start, nn.relu(x))
-    assert np.abs(slopes["norm3"]["scale"]).min() > 0
-    moved = params | {"norm3": jax.tree.map(jnp.ones_like, params["norm3"])}
-    assert np.abs(output_and_slopes(moved)[1] - nn.relu(x)).max() > 0.1
+    model, inputs, _, params = made("logistic")
+    kernel, bias = params["dense"]["kernel"], params["dense"]["bias"]
+    expected = inputs.reshape(4, -1) @ kernel.T + bias
+    logits = model.apply({"params": params}, inputs)
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("groups", "batch"), [(1, 2), (2, 2), (8, 2), (2, 0)])
@@ -210,24 +138,13 @@ def test_group_normalisation_is_that_of_flax(groups, batch):
     jax.tree.map(close, computed(ours), computed(of_flax))
 
 
-def test_group_normalisation_adds_up_short_floats_as_flax_does():
-    x = (20 + jax.random.normal(KEY, (2, 8, 8, 8))).astype(jnp.bfloat16)
-    params = {"params": {"scale": jnp.full(8, 2.0), "bias": jnp.full(8, 0.5)}}
-    for dtype in (jnp.bfloat16, jnp.float32):
-        own = jax.tree.map(lambda leaf: leaf.astype(dtype), params)  # noqa: B023
-        ours, theirs = (g.apply(own, x) for g in (GroupNorm(2), nn.GroupNorm(2)))
-        assert ours.dtype == theirs.dtype
-        ours, theirs = (np.asarray(y, np.float32) for y in (ours, theirs))
-        np.testing.assert_allclose(ours, theirs, rtol=0.01, atol=0.02)
-
-
 class Normalised(nn.Module):
     norm: str
     train: bool = True
 
     @nn.compact
     def __call__(self, x):
-        return normalized(self.norm, BOTTLENECK_GROUPS, self.train, x, "norm")
+        return normalized(self.norm, 32, self.train, x, "norm")
 
 
 def test_statistics_of_batches_move_by_a_tenth_in_training_and_serve_afterwards():
@@ -257,19 +174,19 @@ def visible(name, tokens):
     # Positions and embeddings of size one, so that everything can be seen.
     params = jax.tree.map(lambda leaf: np.asarray(leaf) * 3, params)
     apply = quickly(lambda params, x: model.apply({"params": params}, x))
-    return functools.partial(apply, params), functools.partial(model.apply), params
+    return functools.partial(apply, params), model, params
 
 
 def test_padding_does_not_matter_and_words_do():
     tokens = jnp.array([[2, 5, 7, 9, 0, 0]])
-    logits_of, apply, params = visible("transformer", tokens)
+    logits_of, model, params = visible("transformer", tokens)
     logits = logits_of(tokens)
     for place, word in [(1, 6), (3, 4), (0, 3)]:  # as many words, the same positions
         assert np.abs(logits_of(tokens.at[0, place].set(word)) - logits).max() > 1e-4
 
     def sum_of_logits(table):
         tables = params | {"tokens": {"embedding": table}}
-        return apply({"params": tables}, tokens).sum()
+        return model.apply({"params": tables}, tokens).sum()
 
     slopes = quickly(jax.grad(sum_of_logits))(jax.random.normal(KEY, (12, 8)))
     assert (slopes[transformers.PAD] == 0).all() and (slopes[5] != 0).any()
@@ -287,51 +204,33 @@ def test_a_position_of_the_language_model_sees_only_what_came_before():
 def test_patches_are_squares_of_the_image():
     image = jnp.arange(4 * 6 * 2.0).reshape(1, 4, 6, 2)
     patches = transformers._patches(image, 2)
-    assert patches.shape == (1, 6, 8)
     # The second row and the second column.
     np.testing.assert_array_equal(patches[0, 4], image[0, 2:4, 2:4].ravel())
 
 
-def test_options_arrive():
-    assert models.build("mlp", 10, hidden=[8, 4]).hidden == (8, 4)
-    assert models.build("mlp", 10, hidden=()).hidden == ()
-    assert models.build("resnet", 10, size="tiny", width=8).width == 8
-    assert models.build("vit", 10, size="paper", patch=8).patch == 8
+IMAGES, ROWS = jnp.zeros((2, 32, 32, 3)), jnp.zeros((2, 5))
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "part"),
+    ("name", "options", "inputs", "part"),
     [
-        ("lenett", {}, "Did you mean 'lenet'"),
-        ("mlp", {"hiden": (3,)}, "'hidden'"),
-        ("resnet", {"size": "paper", "width": 3}, "size='paper'"),
-        ("mlp", {"size": "paper"}, "size='paper'"),
-        ("own.py:NAME", {"size": "paper"}, "size='paper'"),
-        ("cnn", {"kernels": "glorot"}, "glorot_uniform"),
-        ("cnn", {"dropout": 1.0}, "dropout=1.0"),
-        ("vit", {"heads": 5}, "heads=5"),
-        ("mlp", {"hidden": (8, 0)}, "hidden[1]=0"),
-        ("logistic", {"classes": 0}, "classes=0"),
-        ("resnet", {"norm": "layer"}, "norm='layer'"),
+        ("lenett", {}, IMAGES, "Did you mean 'lenet'"),
+        ("mlp", {"hiden": (3,)}, IMAGES, "'hidden'"),
+        ("resnet", {"size": "paper", "width": 3}, IMAGES, "size='paper'"),
+        ("cnn", {"kernels": "glorot"}, IMAGES, "glorot_uniform"),
+        ("cnn", {"dropout": 1.0}, IMAGES, "dropout=1.0"),
+        ("vit", {"heads": 5}, IMAGES, "heads=5"),
+        ("mlp", {"hidden": (8, 0)}, IMAGES, "hidden[1]=0"),
+        ("resnet", {"norm": "layer"}, IMAGES, "norm='layer'"),
+        ("lenet", {}, ROWS, "(2, 5)"),
+        ("lenet", {}, IMAGES[:, :11, :12], "11x12"),
+        ("mlp", {}, ROWS.astype(jnp.uint8), "uint8"),
+        ("vit", {"patch": 5}, IMAGES, "32x32"),
+        ("transformer", {}, ROWS, "float32"),
     ],
+    ids=range(13),
 )
-def test_what_a_config_cannot_say_gets_one_line(name, options, part):
-    with refused(part):
-        models.build(name, **{"classes": 10, **options})
-
-
-@pytest.mark.parametrize(
-    ("model", "inputs"),
-    [
-        (models.LeNet(10), jnp.zeros((2, 784))),
-        (models.LeNet(10), jnp.zeros((2, 11, 12, 1))),
-        (models.Logistic(10), jnp.zeros(5)),
-        (models.Mlp(10), jnp.zeros((2, 5), jnp.uint8)),
-        (models.Transformer(10, reads="patches", patch=5), jnp.zeros((1, 32, 32, 3))),
-        (models.Transformer(2), jnp.zeros((1, 9))),
-    ],
-    ids=range(6),
-)
-def test_inputs_that_do_not_fit_get_one_line(model, inputs):
-    with refused("got", error=(ValueError, TypeError)):
+def test_what_does_not_fit_gets_one_line(name, options, inputs, part):
+    with refused(part, error=(ValueError, TypeError)):
+        model = models.build(name, **{"classes": 10, **options})
         jax.eval_shape(model.init, KEY, inputs)

@@ -55,13 +55,11 @@ METHODS = {
 
 #: Keys of runs that differ most in how they are played.
 RUNS = {
-    "private": CLIP | POISSON | {"privacy.watch": True, "privacy.watch_noise": 2.0},
+    "private": CLIP | POISSON,
     "target": CLIP
     | POISSON
     | {"privacy.noise_multiplier": 0.0, "privacy.target_epsilon": 8.0},
     "budget": CLIP | {"privacy.target_epsilon": 9.0, "rounds": 40},
-    "distributed": CLIP | {"privacy.noise": "distributed"},
-    "before_the_sketch": CLIP | {"privacy.form": "update"},
     "adaptive": CLIP
     | POISSON
     | {"privacy.bound": "adaptive", "privacy.quantile_noise": 2.0},

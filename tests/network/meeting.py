@@ -1,86 +1,102 @@
 """A coordinator and sites in one process, on a wire that may fail, for the toy."""
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
 
 import jax
 import jax.numpy as jnp
 
 from fl_sketch import engine
 from fl_sketch.core.keys import roots_of
-from fl_sketch.engine import mesh_over
+from fl_sketch.engine import costs, mesh_over
 from fl_sketch.engine.round import State, initial_server, initial_state, make_round
-from fl_sketch.network.conversation import Conversation
+from fl_sketch.network import messages, secure_sum
 from fl_sketch.network.coordinator import Coordinator, Rules
+from fl_sketch.network.policy import Budget, SitePolicy
+from fl_sketch.network.programs import Programs
 from fl_sketch.network.site import Part, Site
-from fl_sketch.network.site_states import SiteStates
 from tests.quadratics import PARAMS, STEPS, D, fetch, optima
 
 BATCHES = jax.ShapeDtypeStruct((STEPS, D), "float32")
 QUICK = Rules(seconds=1, attempts=2, pause=0.0)
-Change = Callable[[int, bytes], bytes | None]
+RUN = "a" * 32
+KEY = jax.random.key(7)
+
+
+def programs_of(algorithm):
+    traffic = costs.measure_traffic(algorithm, PARAMS, BATCHES)
+    return Programs(algorithm, PARAMS, BATCHES, fetch, traffic)
 
 
 class Meeting:
     """Five sites and a coordinator; `change` alters answers, None: none comes.
 
     Attributes:
-      sent: every frame, as (client, down, up).
+      sent: every message, as (client, question, answer or None).
     """
 
     def __init__(
-        self, algorithm, folder, *, clients=5, cohort=None, rules=QUICK, follows=False
+        self, algorithm, folder, *, cohort=None, rules=QUICK, clients=5, programs=None
     ):
-        self.talk = Conversation(algorithm, PARAMS, BATCHES, fetch)
-        self.algorithm, self.folder, self.clients = algorithm, folder, clients
-        self.key, self.data = jax.random.key(7), optima(clients)
-        self.sampler = (
-            engine.everyone(clients)
-            if cohort is None
-            else engine.fixed_size(clients, cohort)
-        )
-        self.lines: list[str] = []
-        self.sent: list[tuple[int, bytes, bytes | None]] = []
-        self.change: Change = lambda client, answer: answer
-        self.sites: dict[int, Site] = {}
-        self.rules, self.follows = rules, follows
+        self.programs = programs or programs_of(algorithm)
+        self.algorithm, self.folder, self.rules = algorithm, folder, rules
+        self.names = [f"hospital_{one}" for one in range(clients)]
+        privates, publics = secure_sum.drawn(self.names)
+        self.identities = [
+            secure_sum.Identity(name, privates[name], publics) for name in self.names
+        ]
+        self.sampler = engine.everyone(clients)
+        if cohort:
+            self.sampler = engine.fixed_size(clients, cohort)
+        self.data, self.lines, self.sent = optima(clients), [], []
+        self.change = lambda client, answer: answer
+        self.sites = {}
         for client in range(clients):
             self.start_site(client)
-        self.coordinator = self.new_coordinator()
+        self.start_coordinator()
 
-    def start_site(self, client, **changes):
+    def start_site(self, client):
         """Starts a site, or starts it again after its process has died."""
+        home = self.folder / f"site_{client}"
 
-        def join(terms):
-            del terms
-            folder = self.folder / f"site_{client}"
-            data, roots = self.data[client][None], roots_of(self.key)
-            part = Part(self.talk, data, roots, client, SiteStates(folder), tells=True)
-            return part._replace(follows=self.follows, **changes)
+        def join(message):
+            policy = SitePolicy(home / "data.npz", home, smallest_sum=2)
+            folder = home / message.run
+            return Part(
+                run=message.run,
+                number=client,
+                programs=self.programs,
+                data=self.data[client][None],
+                roots=lambda: roots_of(KEY),
+                budget=Budget(policy, message.run, folder, None),
+                folder=folder,
+                names=tuple(self.names),
+                identity=self.identities[client],
+                smallest=2,
+            )
 
         self.sites[client] = Site(join, self.lines.append)
 
-    def new_coordinator(self, back=(0,)):
-        return Coordinator(
-            self.talk,
+    def start_coordinator(self, **changes):
+        folder = self.folder / "coordinator"
+        folder.mkdir(exist_ok=True, parents=True)
+        about = {"run": RUN, "names": self.names, "folder": folder, "rules": self.rules}
+        self.coordinator = Coordinator(
+            self.programs,
             self.sampler,
-            roots_of(self.key),
+            roots_of(KEY),
             self.send,
-            rules=self.rules,
-            follows=self.follows,
-            back=lambda: back,
-            folder=self.folder,
-            say=self.lines.append,
+            **about | {"say": self.lines.append} | changes,
         )
 
     def send(self, data, seconds):
         del seconds
-        came: dict[int, Any] = {}
-        for client, down in data.items():
-            up = self.change(client, self.sites[client].receive(down))
-            self.sent.append((client, down, up))
-            if up is not None:
-                came[client] = up
+        came = {}
+        for client, question in data.items():
+            answer = self.change(client, self.sites[client].receive(question))
+            with contextlib.suppress(ValueError):  # of one that lies
+                self.sent.append((client, read(question), answer and read(answer)))
+            if answer is not None:
+                came[client] = answer
         return came
 
     def start(self):
@@ -101,15 +117,19 @@ class Meeting:
 
         def play(state):
             number = state.server.round
-            cohort = engine.cohort.of_round(self.sampler, self.key, number)
-            return one(state, self.key, cohort, self.data, None)
+            cohort = engine.cohort.of_round(self.sampler, KEY, number)
+            return one(state, KEY, cohort, self.data, None)
 
-        state = initial_state(self.algorithm, PARAMS, self.clients)
+        state = initial_state(self.algorithm, PARAMS, len(self.sites))
         reports, play = [], jax.jit(play)
         for _ in range(rounds):
             state, report = play(state)
             reports.append(jax.device_get(report))
         return state, reports
+
+
+def read(data):
+    return messages.read(data, 2**30)
 
 
 def close(one, other, most=1e-6):

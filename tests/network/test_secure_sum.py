@@ -1,152 +1,149 @@
-"""The masked sum is the clear one, to the bit, whoever drops out and when."""
+"""A sum shows if all of a roster stay, and nothing does if one of them leaves."""
 
-import itertools
-import time
+import hashlib
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric import x25519
+from scipy import stats
 
-from fl_sketch import network
-from fl_sketch.network import formats
-from fl_sketch.network.formats import STAGES
-from fl_sketch.network.sums import simulate
-from tests.network.parties import numbers, play, terms
+from fl_sketch.network import secure_sum
+from fl_sketch.network.secure_sum import Identity, Party, Sum
 from tests.refusals import refused
 
-
-def equal(terms, messages, dropped):
-    """Asserts that the masked sum is the clear one; returns the masked one."""
-    plain = network.clear(length=terms.length, bits=terms.bits)
-    masked = simulate(terms, messages, dropped)
-    total = plain.sum(messages, round=terms.round, dropped=dropped).total
-    assert masked.total.dtype == total.dtype == np.uint32
-    np.testing.assert_array_equal(masked.total, total)
-    return masked
+pytestmark = pytest.mark.fast
+NAMES = ["a", "b", "c", "d", "e"]
+PRIVATES, PUBLICS = secure_sum.drawn(NAMES)
+LENGTH = 3001
 
 
-def test_the_clear_sum_is_that_of_python_integers():
-    messages = numbers(terms(length=50, bits=32), range(5))
-    total = network.clear(length=50, bits=32).sum(messages, round=0).total
-    whole = [sum(int(m[i]) for m in messages.values()) % 2**32 for i in range(50)]
-    assert total.tolist() == whole
+def sum_of(bits, attempt=0, length=LENGTH):
+    return Sum("r" * 32, round=3, exchange=0, attempt=attempt, length=length, bits=bits)
 
 
-@pytest.mark.parametrize("bits", range(8, 33))
-def test_sums_are_equal_for_all_bits_and_odd_lengths(bits):
-    for length in (1, 7, 1001):
-        agreed = terms(4, length, bits)
-        messages = numbers(agreed, (0, 5, 77, 2**32 - 1), seed=length)
-        equal(agreed, messages, {5: STAGES[(bits + length) % 4]})
+def party(number, what):
+    name = NAMES[number]
+    return Party(what, number, Identity(name, PRIVATES[name], PUBLICS))
 
 
-def test_sums_are_equal_for_any_survivors_that_are_enough():
-    agreed, ids = terms(6), (2, 3, 5, 7, 11, 13)
-    messages, rng = numbers(agreed, ids), np.random.default_rng(0)
-    for size in range(agreed.threshold, 7):
-        for staying in itertools.combinations(ids, size):
-            gone = [i for i in ids if i not in staying]
-            equal(agreed, messages, {i: str(rng.choice(STAGES)) for i in gone})
+def messages(bits, sites=5):
+    """Returns small, smooth messages, which no test takes for random numbers."""
+    waves = 1 + np.sin(np.arange(LENGTH) / 50)
+    return {
+        n: (waves * (n + 1) * 2 ** (bits - 4)).astype(np.uint64).astype(np.uint32)
+        for n in range(sites)
+    }
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_clients_may_drop_out_at_each_stage_until_too_few_stay(stage):
-    agreed = terms(7)
-    messages = numbers(agreed, range(7))
-    most = 7 - agreed.threshold
-    equal(agreed, messages, dict.fromkeys(range(most), stage))
-    with refused(agreed.threshold, stage):
-        simulate(agreed, messages, dict.fromkeys(range(most + 1), stage))
+def masked(what, sent):
+    """Returns the parties, and what each sends for the roster of all of them."""
+    parties = {n: party(n, what) for n in sent}
+    roster = secure_sum.write_roster({n: one.key() for n, one in parties.items()})
+    return parties, {
+        n: one.masked(roster, NAMES, 3, sent[n]) for n, one in parties.items()
+    }
 
 
-def test_clients_of_weight_zero_take_part_and_add_nothing():
-    agreed = terms(6, length=33, bits=20)
-    messages = numbers(agreed, range(6))
-    weights = {i: np.uint32(i % 2) for i in messages}
-    weighted = {i: weights[i] * message for i, message in messages.items()}
-    masked = equal(agreed, weighted, {1: "numbers"})
-    total = messages[3].astype(np.int64) + messages[5]
-    np.testing.assert_array_equal(masked.total, total % 2**20)
+@pytest.mark.parametrize("bits", [8, 12, 16, 27, 32])
+def test_the_sum_is_that_of_the_messages(bits):
+    what, sent = sum_of(bits), messages(bits)
+    parties, hidden = masked(what, sent)
+    assert {len(one) for one in hidden.values()} == {-(-LENGTH * bits // 8)}
+    seeds = {n: one.seed() for n, one in parties.items()}
+    expected = sum(one.astype(np.uint64) for one in sent.values()) % 2**bits
+    assert (secure_sum.total(what, hidden, seeds) == expected).all()
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_few_neighbours_are_enough_while_each_group_stays(stage):
-    agreed = terms(20, length=13, bits=12, neighbours=8, threshold=5)
-    messages = numbers(agreed, range(100, 120))
-    equal(agreed, messages, {103: stage, 110: stage, 117: stage})
+def looks_random(values, bits):
+    """Returns whether numbers pass chi-squares of their highest bits and of pairs."""
+    high = np.asarray(values).astype(np.int64) >> (bits - 4)
+    singles = np.bincount(high, minlength=16)
+    pairs = np.bincount(16 * high[:-1:2] + high[1::2], minlength=256)
+    return min(stats.chisquare(one).pvalue for one in (singles, pairs)) > 1e-4
 
 
-def test_a_group_that_is_too_small_is_one_line():
-    agreed = terms(8, neighbours=2, threshold=3)
-    with refused("group", 3):
-        simulate(agreed, numbers(agreed, range(8)), {2: "numbers"})
+@pytest.mark.parametrize("bits", [8, 16, 32])
+def test_without_one_seed_or_one_message_all_is_random(bits):
+    what, sent = sum_of(bits), messages(bits)
+    parties, hidden = masked(what, sent)
+    seeds = {n: one.seed() for n, one in parties.items()}
+    assert not looks_random(sent[4], bits)
+    without_seed = seeds | {4: bytes(32)}
+    assert looks_random(secure_sum.total(what, hidden, without_seed), bits)
+    fewer = {n: hidden[n] for n in range(4)}, {n: seeds[n] for n in range(4)}
+    assert looks_random(secure_sum.total(what, *fewer), bits)
+    with refused("seed"):
+        secure_sum.total(what, hidden, fewer[1])
 
 
-def test_a_cohort_of_more_than_a_hundred_has_few_neighbours():
-    agreed = network.terms_of(
-        round=0, clients=120, length=5, bits=24, colluding=0.05, dropping=0.05
-    )
-    assert agreed.neighbours < 20
-    masked = network.masked(length=5, bits=24, colluding=0.05, dropping=0.05)
-    messages = numbers(agreed, range(120))
-    dropped = {7: "shares", 70: "numbers"}
-    plain = network.clear(length=5, bits=24).sum(messages, round=0, dropped=dropped)
-    total = masked.sum(messages, round=0, dropped=dropped).total
-    np.testing.assert_array_equal(total, plain.total)
+def test_two_attempts_have_no_mask_in_common():
+    sent, found = messages(16), []
+    for attempt in range(2):
+        what = sum_of(16, attempt)
+        parties, hidden = masked(what, sent)
+        one = secure_sum.total(what, {0: hidden[0]}, {0: parties[0].seed()})
+        found.append(one.astype(np.int64))
+    assert looks_random((found[0] - found[1]) % 2**16, 16)
 
 
-@pytest.mark.parametrize("few", [None, 4])
-@pytest.mark.parametrize("length, bits", [(1, 8), (13, 17), (100, 32)])
-def test_counted_bytes_are_those_of_the_messages(few, length, bits):
-    options = {"neighbours": few, "threshold": 4} if few else {}
-    agreed = terms(9, length, bits, **options)
-    messages = numbers(agreed, range(9))
-    played, counted = play(agreed, messages), formats.traffic(agreed)
-    for stage in STAGES:
-        assert {len(data) for data in played.up[stage].values()} == {counted[stage].up}
-        down = {len(data) for data in played.down[stage].values()} or {0}
-        assert down == {counted[stage].down}
-    summed = simulate(agreed, messages, {})
-    assert summed.bytes_up == 9 * sum(each.up for each in counted.values())
-    assert summed.bytes_down == 9 * sum(each.down for each in counted.values())
-    fewer = simulate(agreed, messages, {3: "numbers"})
-    assert fewer.bytes_up < summed.bytes_up and fewer.bytes_down < summed.bytes_down
+def test_a_party_answers_for_one_roster_and_reveals_its_seed_once():
+    what, sent = sum_of(16), messages(16)
+    parties, _ = masked(what, sent)
+    other = {n: party(n, what) for n in (1, 2, 3)}
+    keys = {n: one.key() for n, one in other.items()} | {0: parties[0].key()}
+    with refused("one roster"):
+        parties[0].masked(secure_sum.write_roster(keys), NAMES, 3, sent[0])
+    parties[1].seed()
+    with refused("seed"):
+        parties[1].seed()
+    with refused("seed"):
+        party(0, what).seed()
 
 
-def test_sums_say_what_a_client_sends():
-    plain = network.clear(length=100, bits=12)
-    summed = plain.sum(numbers(terms(5, 100, 12), range(5)), round=0)
-    assert plain.traffic(5) == {"numbers": (150, 0)}
-    assert (summed.bytes_up, summed.bytes_down) == (5 * 150, 0)
-    masked = network.masked(length=100, bits=12)
-    assert masked.traffic(5) == formats.traffic(terms(5, 100, 12))
+def roster_without(what):
+    """Returns rosters that party 0 must refuse, and the keys of its own."""
+    own = party(0, what)
+    keys = {0: own.key()} | {n: party(n, what).key() for n in (1, 2)}
+    pair = x25519.X25519PrivateKey.generate().public_key().public_bytes_raw()
+    forged = pair + keys[1][32:]
+    earlier = party(1, sum_of(what.bits, attempt=1)).key()
+    whole = secure_sum.write_roster(keys)
+    return own, {
+        "a replaced key": secure_sum.write_roster(keys | {1: forged}),
+        "another site's key": secure_sum.write_roster(keys | {1: keys[2]}),
+        "a key of another attempt": secure_sum.write_roster(keys | {1: earlier}),
+        "too few": secure_sum.write_roster({0: keys[0], 1: keys[1]}),
+        "without itself": secure_sum.write_roster({n: keys[n] for n in (1, 2)}),
+        "twice": whole + whole[:100],
+        "a strange site": whole[:200] + (77).to_bytes(4, "little") + whole[204:],
+        "cut": whole[:-1],
+        "nothing": b"",
+    }
 
 
-@pytest.mark.parametrize("form", [network.clear, network.masked])
-def test_messages_and_drop_outs_that_are_none_are_refused(form):
-    secure = form(length=9, bits=16)
-    good = numbers(terms(), range(5))
-    with refused("2**16"):
-        wide = good[0].copy()
-        wide[3] = 2**16
-        secure.sum({**good, 0: wide}, round=0)
-    with refused("9 unsigned", "float32"):
-        secure.sum({**good, 0: good[0].astype(np.float32)}, round=0)
-    with refused("dropped[1]", "never", "answer"):
-        secure.sum(good, round=0, dropped={1: "never"})
-    with refused("cohort", 8):
-        secure.sum(good, round=0, dropped={8: "keys"})
+WRONG = [*roster_without(sum_of(16))[1]]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dropped", [{}, dict.fromkeys(range(20), "numbers")])
-def test_a_hundred_clients_with_1e5_numbers_take_five_seconds(dropped):
-    """Processor time of all clients and the server, in one thread."""
-    messages = numbers(terms(length=100_000, bits=32), range(100))
-    masked = network.masked(length=100_000, bits=32)
-    start = time.process_time()
-    total = masked.sum(messages, round=0, dropped=dropped).total
-    assert time.process_time() - start <= 5
-    plain = network.clear(length=100_000, bits=32)
-    np.testing.assert_array_equal(
-        total, plain.sum(messages, round=0, dropped=dropped).total
-    )
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_roster_is_refused(name):
+    own, rosters = roster_without(sum_of(16))
+    with refused("Expected"):
+        own.masked(rosters[name], NAMES, 3, messages(16)[0])
+
+
+def test_identities_are_written_for_their_owners_alone(tmp_path):
+    folders = {name: tmp_path / name for name in NAMES}
+    for place in folders.values():
+        place.mkdir()
+    secure_sum.write_identities(folders)
+    found = [secure_sum.read_identity(place) for place in folders.values()]
+    assert [one.name for one in found] == NAMES
+    assert len({one.private for one in found}) == 5
+    assert all(one.publics == found[0].publics for one in found)
+    path = folders["a"] / secure_sum.FILE
+    assert path.stat().st_mode & 0o077 == 0
+    assert hashlib.sha256(found[0].private).hexdigest() not in repr(found[0])
+    assert secure_sum.read_identity(tmp_path) is None
+    path.write_text(path.read_text()[:-9])
+    with refused(path):
+        secure_sum.read_identity(folders["a"])

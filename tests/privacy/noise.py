@@ -14,8 +14,12 @@ CLIENTS, Z, C = 6, 0.7, 0.5
 GAUSSIAN = mechanism.central(clipping.clip(C), noise_multiplier=Z, denominator=CLIENTS)
 GUARDS = {
     "central": GAUSSIAN,
-    "distributed": mechanism.distributed(
-        clipping.normalise(C), noise_multiplier=Z, denominator=CLIENTS, smallest=5
+    "shares": mechanism.integers(
+        clipping.normalise(C),
+        noise_multiplier=Z,
+        denominator=CLIENTS,
+        bits=20,
+        smallest=5,
     ),
     "adaptive": mechanism.adaptive(
         1.0, noise_multiplier=Z, denominator=CLIENTS, count_noise=2.0

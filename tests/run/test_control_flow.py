@@ -74,11 +74,7 @@ CHANGES = {
 # What a run may have besides a model: a client's state, a server's, numbers to watch.
 OPTIONS = {
     "neither": {},
-    "memories and watched numbers": {
-        "algorithm": "sketched_sgd",
-        "privacy__watch": True,
-        "privacy__watch_noise": 5.0,
-    },
+    "memories": {"algorithm": "sketched_sgd"},
     "corrections and a threshold": {
         "algorithm": "fedgate",
         "server__rate": 0.1,

@@ -7,7 +7,7 @@ import pytest
 
 from fl_sketch import engine
 from fl_sketch.run import display, run, task_of
-from tests.run.configs import NOISY, config_with, quiet
+from tests.run.configs import config_with, quiet
 
 pytestmark = pytest.mark.fast
 
@@ -60,21 +60,6 @@ def test_a_plan_says_what_a_client_downloads(download):
     assert sizes[-2:][0] == pytest.approx(soon, rel=1e-3)
     new = task.known.prices.fetched(-1, 0, 0) / 1e3
     assert sizes[0] == pytest.approx(new, rel=1e-3)
-
-
-WATCHED = NOISY | {"privacy__watch": True, "privacy__watch_noise": 1.0}
-
-
-def test_noised_columns_stand_below_their_names():
-    task = task_of(config_with(**WATCHED))
-    names = re.findall(r"noised (\w+)", display.head(task))
-    assert len(names) > 1
-    values = {"round": 2, "train_loss": 0.5, "test_loss": 0.5, "test_accuracy": 0.25}
-    values |= {"bytes_up_total": 0, "bytes_down_total": 0, "rounds_per_second": 1.0}
-    noised = {f"noised_train_{name}": float(at) for at, name in enumerate(names)}
-    for order in (noised, dict(reversed(noised.items()))):
-        cells = display.row(values | order).split()
-        assert [float(cell) for cell in cells[-len(names) :]] == [*range(len(names))]
 
 
 MARINA = {"algorithm": "marina", "compressor__name": "random_k"}

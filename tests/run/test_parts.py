@@ -168,7 +168,7 @@ METHODS = {
         "privacy__noise_multiplier": 0.1,
         "data__public": True,
     },
-    "safl": NOISE | {"data__public": True, "privacy__form": "update"},
+    "safl": NOISE | {"data__public": True},
     "dp_fedavg": NOISE | {"data__public": True, "client__proximal": 0.0},
 }
 

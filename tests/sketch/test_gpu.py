@@ -60,14 +60,14 @@ def test_kernels_are_the_loops_and_their_gradients_each_other(blocks, monkeypatc
 
 
 @slow
-def test_the_median_and_its_gradient_are_the_same():
+def test_the_median_and_its_gradient_are_the_same_and_clients_are_batched():
     blocks, weights = Blocks(200, 30, 5, 1), jnp.arange(200.0)
+    kernels = blocks._replace(interpret=True)
     tables = jax.random.normal(jax.random.key(1), (5, 30))
 
     @jax.jit
-    def both(tables):
+    def everything(tables):
         draws = blocks.draw(jax.random.key(2))
-        kernels = blocks._replace(interpret=True)
         results = []
         for way in (
             functools.partial(hashed_gpu.read, kernels, median, *draws),
@@ -75,22 +75,12 @@ def test_the_median_and_its_gradient_are_the_same():
         ):
             estimate, pull = jax.vjp(way, tables)
             results.append((estimate, pull(weights)[0]))
-        return results
+        apply = functools.partial(hashed_gpu.apply, kernels, *draws)
+        return *results, jax.vmap(apply)(jnp.stack([weights, -weights]))
 
-    (kernel, gradient), (loop, gradient_of_loop) = both(tables)
+    (kernel, gradient), (loop, gradient_of_loop), (one, other) = everything(tables)
     np.testing.assert_array_equal(kernel, loop)
     np.testing.assert_allclose(gradient, gradient_of_loop, **NEAR)
-
-
-def test_clients_are_batched():
-    blocks, x = Blocks(100, 30, 2, 1, interpret=True), jnp.arange(100.0)
-
-    @jax.jit
-    def both(xs):
-        draws = blocks.draw(jax.random.key(2))
-        return jax.vmap(lambda x: hashed_gpu.apply(blocks, *draws, x))(xs)
-
-    one, other = both(jnp.stack([x, -x]))
     np.testing.assert_array_equal(one, -other)
 
 

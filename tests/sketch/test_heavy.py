@@ -1,5 +1,7 @@
 """Heavy coordinates and the norm, from a multi-row sketch alone."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,45 +20,34 @@ def power_law(d, seed):
     return magnitudes * draw.choice(np.array([-1, 1], np.float32), d)
 
 
-def heavy(op, d, m):
-    """Returns (key, x) -> (sketch, estimates, its norm squared, heavy coordinates)."""
+def heavy(op, d, m, **options):
+    """Returns (key, x) -> (estimates, the norm squared, heavy coordinates)."""
 
     @quickly
     def found(key, x):
         s = op.apply(key, x)
-        norm, chosen = (
-            sketch.squared_norm(s),
-            sketch.heavy_coordinates(op, key, s, d, m),
-        )
-        return s, op.estimate(key, s, d), norm, chosen
+        chosen = sketch.heavy_coordinates(op, key, s, d, m, **options)
+        return op.estimate(key, s, d), sketch.squared_norm(s), chosen
 
-    return found
+    return lambda key, x: jax.tree.map(np.asarray, found(key, x))
 
 
-def test_heavy_coordinates_of_a_power_law_are_found():
+def test_heavy_coordinates_of_a_power_law_are_found_and_its_norm():
     d, m, op = 5000, 10, sketch.count_sketch(cols=300, rows=7)
     choose = heavy(op, d, m)
     for seed, key in enumerate(KEYS[:20]):
         x = power_law(d, seed)
-        *_, chosen = choose(key, x)
+        _, norm, chosen = choose(key, x)
         # x_(1)^2 .. x_(2)^2 are above |x|^2 / 10: they must be there.
         assert np.isin(np.argsort(-np.abs(x))[:2], chosen).all()
         assert np.unique(chosen).size == m
-
-
-def test_norm_is_within_half_in_99_of_100_draws():
-    op = sketch.count_sketch(cols=100, rows=5)
-    x = power_law(3000, 1)
-    norm = quickly(lambda key: sketch.squared_norm(op.apply(key, x)))
-    estimates = [float(norm(key)) for key in KEYS]
-    ratios = np.array(estimates) / float(x @ x)
-    assert np.mean(np.abs(ratios - 1) <= 0.5) >= 0.99
+        assert abs(norm / (x @ x) - 1) <= 0.5
 
 
 def test_the_heavy_set_is_the_one_of_the_definition_then_others():
-    d, m, key = 400, 12, jax.random.key(5)
+    d, m = 400, 12
     op = sketch.count_sketch(cols=60, rows=5)
-    _, estimates, norm, chosen = map(np.asarray, heavy(op, d, m)(key, power_law(d, 5)))
+    estimates, norm, chosen = heavy(op, d, m)(jax.random.key(5), power_law(d, 5))
     expected, chosen = oracle.heavy(estimates, float(norm), m), chosen.tolist()
     assert 0 < len(expected) < m
     assert set(chosen[: len(expected)]) == expected
@@ -65,9 +56,8 @@ def test_the_heavy_set_is_the_one_of_the_definition_then_others():
 
 def test_too_many_heavy_ones_are_cut_to_the_largest():
     # Two buckets for 40 coordinates: half of all estimates are the larger bucket.
-    d, m, key = 40, 5, jax.random.key(2)
-    op = sketch.count_sketch(cols=2)
-    _, estimates, norm, chosen = map(np.asarray, heavy(op, d, m)(key, power_law(d, 2)))
+    d, m, op = 40, 5, sketch.count_sketch(cols=2)
+    estimates, norm, chosen = heavy(op, d, m)(jax.random.key(2), power_law(d, 2))
     estimates = np.abs(estimates)
     assert np.sum(estimates**2 >= float(norm) / m) > m
     np.testing.assert_allclose(estimates[chosen], estimates.max())
@@ -92,35 +82,24 @@ def test_fillers_are_uniform():
     assert np.all(np.abs(others - expected) < 5 * expected**0.5)
 
 
-def test_a_zero_vector_and_a_nan_are_rounds_like_any_other():
-    d, m, key = 30, 4, jax.random.key(1)
-    op = sketch.count_sketch(cols=20, rows=3)
-    zero = sketch.heavy_coordinates(op, key, op.zeros(), d, m)
-    assert np.unique(zero).size == m
-    x = jnp.ones(d).at[3].set(jnp.nan)
-    assert jnp.isnan(sketch.squared_norm(op.apply(key, x)))
-
-
-def test_more_coordinates_than_there_are_and_another_sketch_are_refused():
-    op = sketch.count_sketch(cols=20, rows=3)
-    with pytest.raises(ValueError, match="got m=31"):
-        sketch.heavy_coordinates(op, jax.random.key(0), op.zeros(), 30, 31)
-    with pytest.raises(ValueError, match=r"shape \(rows, cols\)"):
-        sketch.squared_norm(jnp.zeros(20))
-
-
 def test_filled_from_the_top_they_are_those_of_the_largest_estimates():
     d, m, op = 500, 20, sketch.count_sketch(cols=60, rows=5)
+    from_top, at_random = heavy(op, d, m, fill="top"), heavy(op, d, m)
     x = np.random.default_rng(3).normal(size=d).astype(np.float32)
-    at_random = []
+    shared = []
     for key in KEYS[:5]:
-        message = op.apply(key, x)
-        largest = np.argsort(-np.abs(op.estimate(key, message, d)))[:m]
-        found = sketch.heavy_coordinates(op, key, message, d, m, fill="top")
+        estimates, _, found = from_top(key, x)
+        largest = np.argsort(-np.abs(estimates))[:m]
         np.testing.assert_array_equal(np.sort(found), np.sort(largest))
-        other = sketch.heavy_coordinates(op, key, message, d, m)
-        at_random.append(np.isin(other, largest).mean())
+        shared.append(np.isin(at_random(key, x)[2], largest).mean())
     # Of a dense vector few coordinates are heavy; as printed, most are random.
-    assert np.mean(at_random) < 0.7
-    zero = sketch.heavy_coordinates(op, KEYS[0], op.zeros(), d, m, fill="top")
-    assert len(np.unique(zero)) == m and np.max(zero) > m
+    assert np.mean(shared) < 0.7
+
+
+@pytest.mark.parametrize("fill", ["random", "top"])
+def test_a_zero_vector_and_a_nan_are_rounds_like_any_other(fill):
+    d, m, op = 30, 4, sketch.count_sketch(cols=20, rows=3)
+    choose = functools.partial(heavy(op, d, m, fill=fill), KEYS[1])
+    zero = choose(jnp.zeros(d))[2]
+    assert np.unique(zero).size == m and zero.max() > m
+    assert np.isnan(choose(jnp.ones(d).at[3].set(jnp.nan))[1])

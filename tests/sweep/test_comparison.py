@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from fl_sketch.core import files
-from fl_sketch.privacy.composition import Trials
 from fl_sketch.sweep import comparison, sweep
 from fl_sketch.sweep.comparison import Comparison, Method
 from fl_sketch.workdir import odometer
@@ -142,7 +141,6 @@ PRIVATE = {"privacy.bound": "clip", "privacy.noise_multiplier": 1.0}
         ),
         ({"sketch.operator": "shrt"}, {}, "FedAvg: .*'srht'"),
         ({}, {"only": ["FedAvgg"]}, "'FedAvg'"),
-        ({}, {"trials": Trials(2.0)}, "private method that is tuned"),
         (PRIVATE, {}, "apart=True, got 'FedAvg'"),
     ],
 )

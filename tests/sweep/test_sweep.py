@@ -12,9 +12,8 @@ import pytest
 from configs import default
 from fl_sketch.core import files, free_memory
 from fl_sketch.engine.loop import NotFinite, Stopped, Watch
-from fl_sketch.run import load_params, prepare, task_of
-from fl_sketch.run import run as train_run
-from fl_sketch.sweep import best, grid, programs, tables
+from fl_sketch.run import prepare, task_of
+from fl_sketch.sweep import grid, programs
 from fl_sketch.sweep.sweep import outline, recorders_of, run_points, sweep
 from fl_sketch.workdir import odometer
 from tests.run import configs
@@ -54,15 +53,9 @@ def swept(group, how):
     """Returns the last states and all rows of a program's points."""
     setup, one = prepare(group.config), outline(group, None)
     points = programs.compile_points(setup, group, how)
-    rows, last = [], []
-
-    def ended(rows, states):
-        del rows
-        last.append(states)
-
-    recorders = recorders_of(one, setup)
-    run_points(one, points, recorders, Watch(), rows.extend, ended)
-    return last[0], rows
+    rows = []
+    states = run_points(one, points, recorders_of(one), Watch(), rows.extend)
+    return states, rows
 
 
 def alone(config):
@@ -149,7 +142,7 @@ def test_a_point_that_diverges_does_not_stop_the_others(tmp_path):
     assert {bad[1][k] for k in ("train_loss", "test_loss", "test_accuracy")} == {"nan"}
     assert not good[1]["diverged"]
     number = bad[1]["diverged"]
-    assert f"diverged in round {number}" in said[-3]
+    assert f"diverged in round {number}" in said[-2]
     assert summary["best"]["point"] == 0 and summary["diverged"] == 1
     json.loads((tmp_path / "sweep.json").read_text(), parse_constant=pytest.fail)
     with pytest.raises(NotFinite, match=f"round {number}[: ]"):
@@ -211,51 +204,6 @@ def test_a_private_program_that_was_interrupted_is_counted_once_more(
         "privacy: these runs have no common epsilon. they deal examples to clients "
         "differently."
     )
-
-
-@pytest.mark.parametrize("over", ["client.rate=0.1", "privacy.noise_multiplier=0,1"])
-def test_a_private_best_point_has_no_folder_and_a_line_says_so(
-    tmp_path, monkeypatch, over
-):
-    changes = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}
-    changes |= {"privacy__relation": "replace_one", "data__classes": 10}
-    config, said = config_of(**changes, rounds=1), []
-
-    ranked = tables.ranked
-
-    def last_first(rows, axes):
-        """The last point is private."""
-        return sorted(ranked(rows, axes), key=lambda row: -int(row["point"]))
-
-    monkeypatch.setattr(tables, "ranked", last_first)
-    for _ in range(2):  # the second time, the sweep is there
-        sweep(config, [over], tmp_path, say=said.append)
-        assert not (tmp_path / "best").exists()
-        *_, told, _ = said
-        assert "best/" in told and "private" in told
-
-
-def test_a_kill_before_the_best_point_is_kept_lets_no_other_be_called_so(
-    tmp_path, monkeypatch
-):
-    config, over = config_of(rounds=2), ["client.steps=1,20", "compute.devices=1"]
-    plain, calls = best.keep, []
-
-    def killed(*arguments):
-        calls.append(arguments)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        plain(*arguments)
-
-    monkeypatch.setattr(best, "keep", killed)
-    with pytest.raises(KeyboardInterrupt):
-        sweep(config, over, tmp_path, say=quiet)
-    found = sweep(config, over, tmp_path, say=quiet)
-    config.client.steps = found["best"]["client.steps"]
-    config.compute.devices = 1
-    train_run(config, tmp_path / "alone", say=quiet)
-    one, other = (load_params(tmp_path / name) for name in ("best", "alone"))
-    jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Searches and private selections choose the best point, on sweeps that are made up."""
+"""Searches choose the best point, on sweeps that are made up."""
 
 import pathlib
 
@@ -7,17 +7,10 @@ import pytest
 
 from configs import default
 from fl_sketch.core import files
-from fl_sketch.privacy.accounting import Plan
-from fl_sketch.privacy.composition import Trials
-from fl_sketch.privacy.guarantee import Guarantee
 from fl_sketch.sweep import grid, tuning
-from fl_sketch.workdir import odometer
 
 pytestmark = pytest.mark.fast
 RATES = (0.01, 0.1, 1)
-ENTRY = Guarantee(
-    Plan(4, 50, 200), 2.0, 1e-5, "rdp", 4, randomness="simulated", trials=(3.0, 1.0)
-)
 
 
 @pytest.fixture
@@ -79,28 +72,3 @@ def test_a_grid_grows_until_its_best_point_is_inside(tmp_path, swept):
     assert best == {"server.rate": 1.0} and swept == ["tuning", "tuning_1", "tuning_2"]
     assert [point["server.rate"] for point in points] == [0.01, 0.1, 1.0, 10.0]
     assert len(said) == 1 and "best of 4" in said[0]
-
-
-def test_a_selection_takes_the_best_run_at_the_price_of_all(
-    tmp_path, swept, monkeypatch
-):
-    monkeypatch.setattr(odometer, "selected", lambda _, delta: delta)
-    for seed in range(8):
-        folder, config = tmp_path / str(seed), config_of(seed=seed)
-        tune = {"server.rate": (0.1, 1.0, 0.01)}
-        tuned = tuning.Tuning(config, tune, folder, None, 1, lambda line: None)
-        chosen, rows = tuned.select(ENTRY)
-        drawn = [keys["server.rate"] for keys in tuned.drawn(Trials(3.0, 1.0))]
-        assert chosen["server.rate"] == max(drawn)
-        assert [row["epsilon"] for row in rows] == [1e-5] * 3
-        assert odometer.read(folder) == {"selection": ENTRY}
-    assert len(swept) > 8  # not every selection has a single run
-
-
-@pytest.mark.parametrize("shape", [0.0, 0.5, 1.0, 4.0])
-def test_the_number_of_runs_has_its_mean_and_is_never_none(shape):
-    random = np.random.default_rng(0)
-    for mean in (1.2, 5.0):
-        numbers = [tuning.number_of(Trials(mean, shape), random) for _ in range(4000)]
-        error = np.std(numbers) / len(numbers) ** 0.5
-        assert min(numbers) == 1 and abs(np.mean(numbers) - mean) < 4 * error

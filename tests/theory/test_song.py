@@ -73,34 +73,6 @@ def test_rounds_to_a_target_are_enough_and_mostly_the_fewest(name, target, sigma
         assert drift == pytest.approx(target / 2)
 
 
-def test_one_local_step_has_no_drift_and_a_step_8_times_longer():
-    letters = {"L": 1.0, "mu": 0.1, "alpha": 12.0}
-    eta, T = song.rounds_e1(1e-6, f0=0.5, **letters)
-    assert T == 1700 and eta == 1 / 13
-    several = {"r2": 1.0, "K": 1} | letters
-    assert song.corollary_5_2(1e-6, sigma2=1.0, **several)[1] == 1_235_697
-    longest, T = song.corollary_5_2(1e-6, sigma2=0.0, **several)
-    assert eta == 8 * longest and T > 8 * 1700
-
-
-def test_bits_do_not_grow_as_the_sketch_shrinks():
-    """Song's trade, below Corollary 5.2: (1 + alpha) b stays about a d."""
-    letters = {"L": 1.0, "mu": 0.1, "r2": 1.0, "sigma2": 0.0, "K": 1}
-
-    def numbers(b):
-        alpha = song.alpha("srht", 10_000, b)
-        return b * song.corollary_5_2(0.01, alpha=alpha, **letters)[1]
-
-    sent = [numbers(b) for b in (10_000, 1000, 100, 10)]
-    assert sent == sorted(sent, reverse=True) and sent[0] < 1.51 * sent[-1]
-
-
-def test_alpha_is_that_of_table_1():
-    expected = {"count_sketch": 30, "gaussian": 30, "srht": 20, "ams": 20}
-    expected |= {"sparse_embedding": 20, "uniform_sampling": 9, "identity": 0}
-    assert {name: song.alpha(name, 100, 10) for name in expected} == expected
-
-
 def test_theorem_g_2_as_printed_is_false_at_the_start():
     """Of log(1 + x^2) / 2 at 0.1, with L = 1 and G = 1/2, before any round."""
     loss, square = math.log1p(0.01) / 2, (0.1 / 1.01) ** 2

@@ -75,14 +75,13 @@ def test_a_row_between_two_evaluations_goes_where_a_run_grows(tmp_path):
 
 
 def test_a_private_run_publishes_only_what_is_known_to_be_safe(tmp_path):
-    one = row(10) | {"epsilon": 1.5, "own": 3, "noised_train_loss": 2.0}
+    one = row(10) | {"epsilon": 1.5, "own": 3}
     facts = {"d": 5, "noise": "central"}
     with Workdir(tmp_path, CONFIG, private=True) as folder:
         folder.add(one)
         written = folder.finish({**facts, **one}, public=facts)
         assert folder.summary() == summary_in(tmp_path)
     open_to_all = {"round", "test_loss", "test_accuracy", "epsilon"}
-    open_to_all |= {"noised_train_loss"}
     assert {*table_in(tmp_path)[0]} == open_to_all
     hidden = {*table_in(tmp_path, "simulator.csv")[0]}
     assert hidden == {*one} - open_to_all | {"round"}

@@ -21,7 +21,7 @@ from fl_sketch.data.examples import Examples
 from fl_sketch.engine import recorder
 from fl_sketch.models import params_io
 from fl_sketch.privacy import clipping, mechanism
-from fl_sketch.privacy.guarantee import LAST_BITS, UNPROTECTED, rounded_up
+from fl_sketch.privacy.guarantee import rounded_up
 from fl_sketch.run import load_params, run
 from fl_sketch.workdir import odometer, release, secrets, weights
 from tests.run.configs import config_with, quiet, read_json, refused, table_in
@@ -233,7 +233,7 @@ def test_the_promise_stands_in_numbers_and_in_words(one, tmp_path):
         "sums": "one program",
     }
     assert promise.items() >= expected.items() and "all_runs" not in promise
-    assert promise["not_protected"] == [*UNPROTECTED, LAST_BITS]
+    assert promise["not_protected"] == [*release.UNPROTECTED, release.LAST_BITS]
     page = (tmp_path / "out/MODEL.md").read_text()
     for words in (
         "`logistic`", "`planted`", "650 parameters", "(8, 0.001)-differentially",
