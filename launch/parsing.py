@@ -11,13 +11,12 @@ from fl_sketch.core import validate
 from fl_sketch.core.exit_codes import WRONG
 from fl_sketch.core.mappings import flat
 from fl_sketch.engine import NotFinite, StandsStill
-from fl_sketch.workdir.checkpoint import Unreadable
 from launch import clone, config_file, flag_errors
 
 flags.disclaim_key_flags()  # --config is a flag of the command that asks for it here
 ERRORS = (
     *(ValueError, TypeError, OSError, ArithmeticError),
-    *(NotFinite, StandsStill, Unreadable),
+    *(NotFinite, StandsStill),
 )
 CONFIG_HELP = (
     "Config file, such as configs/quickstart.py. --config.KEY=VALUE changes a key; "

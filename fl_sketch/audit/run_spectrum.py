@@ -21,7 +21,7 @@ from fl_sketch.run.setup import prepare
 from fl_sketch.run.task import of_setup
 from fl_sketch.workdir import checkpoint
 from fl_sketch.workdir.config_file import config_of
-from fl_sketch.workdir.rows import MARK
+from fl_sketch.workdir.rows import place
 from fl_sketch.workdir.tables import half_width
 
 HEAD = (
@@ -83,8 +83,8 @@ def of_run(
             with open(checkpoint.path_of(folder, number), "rb") as file:
                 yield number, checkpoint.read(file, initial)[0]["state"].server.params
 
-    mark = MARK if privacy.protection_of(config).noisy else ""  # it reads clients' data
-    path = files.writable_file(pathlib.Path(workdir) / f"{mark}spectrum.csv")
+    noisy = privacy.protection_of(config).noisy  # and it reads clients' data
+    path = files.writable_file(place(pathlib.Path(workdir), noisy) / "spectrum.csv")
     log(HEAD)
     spectra, rows = {}, []
     for number, params in models():

@@ -8,20 +8,19 @@ from fl_sketch.core import pretrained
 from fl_sketch.core.protocols import Tree
 from fl_sketch.models import huggingface
 from fl_sketch.models.params_io import Arrays, select
-from fl_sketch.workdir import origin, weights
+from fl_sketch.workdir import weights
 
 
-def initial_of(config: ConfigDict, model: Tree, digests: dict[str, str]) -> Arrays:
+def initial_of(config: ConfigDict, model: Tree) -> Arrays:
     """Returns the arrays that a config's model begins with; none: all are random.
 
     Args:
       model: shapes of the model.
-      digests: those of the run's data, by the names of `examples.digests`.
 
     Raises:
       FileNotFoundError, ValueError: in one line, for an array that is missing or has
-        another shape, for a name that does not exist, or for weights that have seen the
-        data which this run protects.
+        another shape, for a name that does not exist, or for weights that have seen a
+        data set of the name of the one which this run protects.
     """
     key, source = source_of(config)
     fresh = [name for name in config.model.fresh.split(",") if name]
@@ -29,7 +28,14 @@ def initial_of(config: ConfigDict, model: Tree, digests: dict[str, str]) -> Arra
         if not source:
             return {}
         if protection_of(config).private:
-            _require_unseen(key, source, config.data.name, trained_on(config), digests)
+            name = weights.name_of_data(config.data.name)
+            if name in trained_on(config):
+                msg = (
+                    "Expected weights of other data in a private run, got "
+                    f"{key}={source}, trained on {name!r}, and "
+                    f"data.name={config.data.name} without data.public=True."
+                )
+                raise ValueError(msg)
         if key == "init_from":
             return select(model, weights.read(source), fresh)
         found = huggingface.find(pretrained.read(source), model)
@@ -48,27 +54,15 @@ def source_of(config: ConfigDict) -> tuple[str, str]:
     return "name", model.name
 
 
-def trained_on(config: ConfigDict) -> origin.TrainedOn | None:
-    """Returns what the weights have seen that a config's model begins with."""
+def trained_on(config: ConfigDict) -> tuple[str, ...]:
+    """Returns the names of the data sets that a config's first model has seen."""
     key, source = source_of(config)
-    if not source:
-        return None
-    if key == "init_from":
-        return origin.trained_on(source)
-    return origin.of_files([pretrained.weights(pretrained.read(source))])
+    if source and key == "name":
+        source = pretrained.weights(pretrained.read(source))
+    return weights.trained_on(source) if source else ()
 
 
-def _require_unseen(
-    key: str,
-    source: str,
-    name: str,
-    before: origin.TrainedOn | None,
-    digests: dict[str, str],
-) -> None:
-    """Raises if weights were trained on the data that a private run is to protect."""
-    if reason := origin.seen(before, name, digests):
-        msg = (
-            "Expected weights of public data in a private run, got "
-            f"{key}={source}, {reason}, and data.name={name} without data.public=True."
-        )
-        raise ValueError(msg)
+def seen_by_model(config: ConfigDict) -> tuple[str, ...]:
+    """Returns the names of the data sets that a config's trained model has seen."""
+    own = () if config.data.public else (weights.name_of_data(config.data.name),)
+    return tuple({*trained_on(config), *own})

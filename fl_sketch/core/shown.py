@@ -73,3 +73,24 @@ def listed(names: Collection[str], most: int) -> str:
 
 def _is_function(value: Any) -> bool:
     return callable(value) and not inspect.isclass(value)
+
+
+def sized(count: float) -> str:
+    """Returns a `count` of bytes in four digits, with its unit.
+
+    >>> sized(22_080_000), sized(9.9e9), sized(1.2345e10), sized(1.2345e14)
+    ('22.08 MB', '9900 MB', '12.35 GB', '123.5 TB')
+    """
+    unit, size = ("MB", 1e6) if count < 1e10 else ("GB", 1e9)
+    if count >= 1e13:
+        unit, size = "TB", 1e12
+    return f"{count / size:.4g} {unit}"
+
+
+def megabytes(count: float) -> str:
+    """Returns a `count` of bytes for a column of MB; a long one has its own unit.
+
+    >>> megabytes(11_040_000), megabytes(99_999_000_000), megabytes(1e11)
+    ('11.04', '99999.00', '100 GB')
+    """
+    return f"{count / 1e6:.2f}" if count < 1e11 else sized(count)

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +18,6 @@ from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.costs import Traffic, measure_traffic
 from fl_sketch.engine.prices import Prices
 from fl_sketch.engine.round import State, initial_state
-from fl_sketch.workdir.identity import ACCEPTED
 from fl_sketch.workdir.rows import is_column
 
 BLOCK = 4096  # rows of examples that are looked at together
@@ -42,26 +40,8 @@ def require_functions(of: str, **named: Any) -> None:
             raise TypeError(msg)
 
 
-def path_of(**named: Any) -> str:
-    """Returns an argument that names a file or a folder, whole; empty: it names none.
-
-    Raises:
-      TypeError: for anything else.
-      FileNotFoundError: for a name of nothing.
-    """
-    ((name, value),) = named.items()
-    if not isinstance(value, str | os.PathLike):
-        msg = f"Expected {name} to name a file or a folder, got {name}={value!r}."
-        raise TypeError(msg)
-    path = pathlib.Path(value).expanduser()
-    if str(value) and not path.exists():
-        msg = f"Expected {name} to be there, got {name}={value}."
-        raise FileNotFoundError(msg)
-    return str(path.resolve()) if str(value) else ""
-
-
 def require_options(
-    *, look: Any, on_row: Any, accept: Any, workdir: Any, partition: Any, bar: Any
+    *, look: Any, on_row: Any, workdir: Any, partition: Any, bar: Any
 ) -> None:
     """Raises for options of `simulate` that are of another kind."""
     if look is None:
@@ -69,11 +49,6 @@ def require_options(
         raise TypeError(msg)
     require_functions("params", look=look)
     require_functions("a row", on_row=on_row)
-    if isinstance(accept, str) or not isinstance(accept, Iterable):
-        msg = f"Expected accept to be a list of names, got accept={accept!r}."
-        raise TypeError(msg)
-    for name in accept:
-        validate.one_of(tuple(ACCEPTED), accept=name)
     kinds = (
         ("workdir", workdir, str | os.PathLike | None, "the path of a folder"),
         ("partition", partition, str, "a name"),

@@ -12,10 +12,10 @@ from fl_sketch.data import Clients
 from fl_sketch.engine.client_metrics import PerExample, columns_of
 from fl_sketch.engine.loop import plain
 from fl_sketch.engine.recorder import ABSENCES, Row
-from fl_sketch.workdir.rows import MARK, is_column
+from fl_sketch.workdir.rows import is_column
 
 RESERVED = ("round", "epsilon", "delta", "randomness", "rounds_per_second", *ABSENCES)
-RESERVED_STARTS = ("train_", "bytes_", "clients_", "mechanism_", MARK)
+RESERVED_STARTS = ("train_", "bytes_", "clients_", "mechanism_")
 LONGEST = 200  # characters of a text that `look` returns
 
 

@@ -33,9 +33,8 @@ from fl_sketch.engine.task import Task
 from fl_sketch.models import params_io
 from fl_sketch.privacy import noise_size
 from fl_sketch.privacy.guarantee import Guarantee, promised, require_left
-from fl_sketch.workdir import odometer, origin
+from fl_sketch.workdir import odometer
 from fl_sketch.workdir.identity import identity_of
-from fl_sketch.workdir.origin import TrainedOn
 from fl_sketch.workdir.secrets import Secret
 
 MakeAlgorithm = Callable[[float], Algorithm]
@@ -64,7 +63,6 @@ class PythonSetup(NamedTuple):
       terms: `relation`, `delta` and `target_epsilon`.
       data: where the examples are to be, one of `residency.FORMS` or "auto".
       chunk: the number of clients that a device works on at a time; 0: by platform.
-      params_from: where the first model was trained; empty: it was not.
       partition: a name of how examples are dealt to clients; empty: it has none.
     """
 
@@ -81,7 +79,6 @@ class PythonSetup(NamedTuple):
     data: str
     mesh: Mesh
     chunk: int
-    params_from: str = ""
     partition: str = ""
 
     def choose(self, algorithm: Algorithm | MakeAlgorithm, download: str) -> Chosen:
@@ -109,9 +106,7 @@ class PythonSetup(NamedTuple):
         found, *helps = *noise_size.lines(guarantee, clients=self.sampler.size), ""
         if any(helps):
             warnings.warn(f"{found}: {helps[0]}", stacklevel=3)
-        if guarantee:
-            self._require_unseen()
-        else:
+        if not guarantee:
             checks.require_batches(self.batches, self.batch, self.clients)
             checks.require_finite(self.clients)
         cost = prices(
@@ -124,22 +119,6 @@ class PythonSetup(NamedTuple):
             once=size_of(constants),
         )
         return Chosen(chosen, traffic, guarantee, cost, constants)
-
-    def _seen(self) -> TrainedOn | None:
-        """Returns the data that the first model has seen; None: there is no record."""
-        return origin.trained_on(self.params_from) if self.params_from else None
-
-    def _require_unseen(self) -> None:
-        """Raises if the first model has seen the data that are to be protected."""
-        before = self._seen()
-        if before is None:
-            return
-        if reason := origin.seen(before, "", _digests(self.clients)):
-            msg = (
-                "Expected params of public data in a private run, got params_from="
-                f"{self.params_from}, {reason}."
-            )
-            raise ValueError(msg)
 
     def _guarantee(
         self, algorithm: Algorithm, traffic: Traffic, *, calibrated: bool
@@ -240,7 +219,7 @@ class PythonSetup(NamedTuple):
             **options,
             **self._config(chosen),
             "made_by": DOOR,
-            "model": {"digest": params_io.digest(model), "from": self.params_from},
+            "model": {"digest": params_io.digest(model)},
             "data": {
                 "name": DOOR,
                 "public": False,
@@ -260,7 +239,7 @@ class PythonSetup(NamedTuple):
                 devices,
                 program=program,
                 frozen=params_io.digest(task.frozen) if task.frozen else "",
-                weights=self._seen(),
+                trained_on=(DOOR,),
                 keyed=task.private,
             ),
             known=known._replace(guarantee=guarantee),

@@ -2,8 +2,8 @@
 
 Every run has one, and a sweep has one for each point. A row has the mean over its
 rounds of every diagnostic that clients return (`loss` as train_loss), what was measured
-of the model, what a mechanism released, all bytes so far, and the epsilon. In a private
-run the names of what only a simulator may see begin with `rows.MARK`.
+of the model, what a mechanism released, all bytes so far, and the epsilon. Of a private
+run it is for the simulator only: `workdir.rows` says which columns may be published.
 """
 
 import dataclasses
@@ -17,7 +17,6 @@ from fl_sketch.engine.ledger import Ledger, empty, record
 from fl_sketch.engine.prices import Prices
 from fl_sketch.engine.round import Report
 from fl_sketch.privacy.guarantee import Guarantee
-from fl_sketch.workdir import rows
 
 Row = dict[str, Any]
 ABSENCES = ("asked", "answered")  # where clients may be absent
@@ -119,7 +118,7 @@ class Recorder:
         if known.guarantee and known.private:
             row |= {"delta": known.guarantee.delta}
             row |= {"randomness": known.guarantee.randomness}
-        return rows.marked(row, known.private)
+        return row
 
     def forget(self) -> None:
         """Forgets the rounds of a row that was made."""

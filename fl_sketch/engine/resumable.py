@@ -19,7 +19,7 @@ from fl_sketch.engine.round import State
 from fl_sketch.engine.sealing import from_first
 from fl_sketch.engine.still import require_moving
 from fl_sketch.engine.task import Task
-from fl_sketch.workdir import checkpoint, odometer, origin, rows, secrets, weights
+from fl_sketch.workdir import checkpoint, odometer, secrets, weights
 from fl_sketch.workdir.folder import Workdir
 from fl_sketch.workdir.odometer import RUN
 
@@ -48,20 +48,12 @@ def begin(task: Task) -> Progress:
 
 @contextlib.contextmanager
 def opened(workdir: Any, task: Task, **options: Any) -> Iterator[Workdir | None]:
-    """Yields the folder of a run, in the first process; `options` are `Workdir`'s.
-
-    Raises:
-      ValueError: for a private run that accepts what changed: its noise would be
-        released with another sum.
-    """
-    if task.private and options.get("accept"):
-        named = ", ".join(options["accept"])
-        msg = f"Expected accept= of a run without privacy, got accept={named}."
-        raise ValueError(msg)
+    """Yields the folder of a run, in the first process; `options` are `Workdir`'s."""
     if not multiprocess.is_first():
         yield None
         return
-    with Workdir(workdir, task.config, task.identity, **options) as folder:
+    own = {"private": task.private, **options}
+    with Workdir(workdir, task.config, task.identity, **own) as folder:
         yield folder
 
 
@@ -72,18 +64,14 @@ def ended_before(folder: Workdir | None) -> Row | None:
     )
 
 
-def resumed(folder: Workdir | None, task: Task, say: Say) -> Progress:
-    """Returns the newest progress in the folder, in all processes, or a new run.
-
-    Args:
-      say: gets a line on every checkpoint that is damaged.
-    """
+def resumed(folder: Workdir | None, task: Task) -> Progress:
+    """Returns the newest progress in the folder, in all processes, or a new run."""
     fresh = begin(task)
     like = {"state": fresh.state}
 
     found = None
     if folder:
-        saved = checkpoint.newest(folder.checkpoints, like, say)
+        saved = checkpoint.newest(folder.checkpoints, like)
         if saved:
             path = checkpoint.path_of(folder.checkpoints, saved.number)
             folder.require_own(path, saved.extra)
@@ -97,7 +85,7 @@ def resumed(folder: Workdir | None, task: Task, say: Say) -> Progress:
 def restore(folder: Workdir | None, task: Task, progress: Progress) -> None:
     """Writes the rows of a folder as they were at `progress`, before it goes on."""
     if folder:
-        folder.restore(progress.extra, task.last)
+        folder.restore(progress.extra, task.every, task.last)
 
 
 def ended(folder: Workdir, task: Task, rounds: int) -> tuple[Progress, list[Row]]:
@@ -113,7 +101,7 @@ def ended(folder: Workdir, task: Task, rounds: int) -> tuple[Progress, list[Row]
     saved = checkpoint.of_round(folder.checkpoints, rounds, {"state": fresh.state})
     path = checkpoint.path_of(folder.checkpoints, rounds)
     folder.require_own(path, saved.extra)
-    return _gone_on(fresh, saved.tree, saved.extra), folder.rows_in(saved.extra)
+    return _gone_on(fresh, saved.tree, saved.extra), folder.rows_there()
 
 
 def _told(found: tuple | None, like: Any) -> tuple | None:
@@ -194,7 +182,6 @@ def play_on(
     look = _looking(task, watch.look)
     watch = watch._replace(rows=rows_of, save=save, ahead=count, lost=_lost(task))
     watch = watch._replace(look=look, agree=multiprocess.agree)
-    _keep_frozen(folder, task, progress)
     saves = task.save_every if folder or multiprocess.several() else 0
     begun, rounds = progress.state, (progress.done, task.last)
     try:
@@ -215,13 +202,6 @@ def _looking(task: Task, look: Callable[[int, State], None]) -> Callable:
         look(done, state)
 
     return looked
-
-
-def _keep_frozen(folder: Workdir | None, task: Task, progress: Progress) -> None:
-    """Writes what does not train, if there is any, unless it is in the folder."""
-    if folder and task.frozen:
-        with folder.writing():
-            weights.keep_frozen(folder.folder, task.frozen, fresh=not progress.done)
 
 
 def _lost(task: Task) -> Callable[[str], None]:
@@ -259,9 +239,10 @@ def _save(folder: Workdir, task: Task, done: int, progress: Progress, say: Say) 
 
 def finish(folder: Workdir, task: Task, summary: Row) -> Row:
     """Writes the model and the summary of a run that has ended; returns the latter."""
-    _write_model(folder, task, summary["rounds"])
+    digest = _write_model(folder, task, summary["rounds"])
     with folder.writing():
-        whole = folder.finish(summary)
+        whole = summary | {"params_digest": digest}
+        whole = folder.finish(whole, public={*task.facts, "params_digest"})
     secrets.forget(folder.folder)
     return whole
 
@@ -273,10 +254,10 @@ def complete(folder: Workdir, task: Task, rounds: int) -> None:
         _write_model(folder, task, rounds)
 
 
-def _write_model(folder: Workdir, task: Task, rounds: int) -> None:
-    about = {**task.model, origin.TRAINED_ON: folder.trained_on}
+def _write_model(folder: Workdir, task: Task, rounds: int) -> str:
+    about = {**task.model, weights.TRAINED_ON: sorted(task.identity.trained_on)}
     with folder.writing():
-        weights.write_model(folder.folder, rounds, about)
+        return weights.write_model(folder.folder, rounds, task.frozen, about)
 
 
 def summary_of(
@@ -290,15 +271,15 @@ def summary_of(
     """Returns the summary of a run: its facts, its last row, `more`, and totals."""
     book, guarantee = progress.recorder.ledger, task.known.guarantee
     promise = guarantee if task.private else None
-    up, down, plain = int(book.up.sum()), int(book.down.sum()), rows.plain(last)
-    absences = {name: float(plain[name]) for name in ABSENCES if name in plain}
+    up, down = int(book.up.sum()), int(book.down.sum())
+    absences = {name: float(last[name]) for name in ABSENCES if name in last}
     first = ("round", "epsilon", "delta", "randomness", "rounds_per_second", *absences)
     measured = {
         name: _number(value)
-        for name, value in plain.items()
+        for name, value in last.items()
         if name not in first and not name.startswith("bytes_")
     }
-    whole = {
+    return {
         **task.facts,
         "rounds": progress.done,
         **measured,
@@ -313,7 +294,6 @@ def summary_of(
         "rounds_per_second": float(last["rounds_per_second"]),
         "compile_seconds": compile_seconds,
     }
-    return rows.marked(whole, task.private)
 
 
 def _number(value: Any) -> Any:

@@ -14,7 +14,7 @@ import operator
 import os
 import pathlib
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -48,10 +48,9 @@ from fl_sketch.engine.resumable import Progress
 from fl_sketch.engine.task import Task
 from fl_sketch.privacy import accounting
 from fl_sketch.privacy.guarantee import Guarantee
-from fl_sketch.workdir import rows
 from fl_sketch.workdir.folder import Workdir
 
-GO_ON = "continue without one from state=run.state"
+GO_ON = "this call; continue without a workdir from state=run.state"
 
 
 class Standing(NamedTuple):
@@ -109,15 +108,16 @@ class Run(NamedTuple):
         return self.state.server.params
 
     def column(self, name: str) -> list[Any]:
-        """Returns a column of the history, as "bytes_up_total", private or not.
-
-        In a private run the names of some columns in the rows have a mark. The name
-        here may be with or without it.
+        """Returns a column of the history, as "bytes_up_total".
 
         Raises:
           ValueError: for a column that there is not, with the names that there are.
         """
-        return rows.column(self.history, name)
+        for row in self.history:
+            if name not in row:
+                msg = f"Expected a column of {', '.join(row)}, got {name!r}."
+                raise ValueError(msg + validate.nearest(name, [*row]))
+        return [row[name] for row in self.history]
 
     @property
     def prices(self) -> Prices:
@@ -142,7 +142,6 @@ def simulate(
     *,
     key: Key | Roots,
     rounds: int,
-    params_from: str | os.PathLike = "",
     cohort: int | Sampler | None = None,
     steps: int = 1,
     batch: int = 32,
@@ -156,7 +155,6 @@ def simulate(
     workdir: str | os.PathLike | None = None,
     checkpoint_every: int = 50,
     partition: str = "",
-    accept: Collection[str] = (),
     download: str = "cheapest",
     relation: str = "add_remove",
     delta: float = 1e-5,
@@ -179,10 +177,6 @@ def simulate(
         for one run and its continuations. A second run with it would have the same
         noise.
       rounds: the number of rounds to run.
-      params_from: the run's folder, or the file, that trained `params` were read from.
-        The run inherits the record of the data that they have seen, and a private run
-        refuses those that have seen its own data. A plain tree has no record and counts
-        as public.
       cohort: the number of clients in a round, all sets equally likely; or a sampler of
         `engine`; None: everyone.
       steps: the number of batches per client and round.
@@ -205,8 +199,6 @@ def simulate(
       checkpoint_every: rounds between checkpoints in it.
       partition: a name for the assignment of examples to clients. Private runs in
         several folders have a total epsilon only if they share this name.
-      accept: what may have changed since a run without privacy started, "versions" of
-        packages or "devices". Both change last bits.
       download: how clients get the model; see `engine.costs.prices`. If clients of a
         continued run now replay the server's steps and did not before, they count as
         new.
@@ -229,7 +221,7 @@ def simulate(
     validate.one_of(accounting.RELATIONS, relation=relation)
     validate.in_range(0, 1, delta=delta)
     validate.in_range(0, float("inf"), target_epsilon=target_epsilon)
-    own = {"workdir": workdir, "partition": partition, "accept": accept, "bar": bar}
+    own = {"workdir": workdir, "partition": partition, "bar": bar}
     checks.require_options(look=look, on_row=on_row, **own)
     for root in roots_of(key):
         require_key(root)
@@ -239,9 +231,8 @@ def simulate(
     last = operator.index(rounds) + (int(state.server.round) if state else 0)
     drawn = sampler, steps, batch, batches, fetch
     where = mesh_over(checks.devices_of(devices)), chunk
-    told_of = checks.path_of(params_from=params_from), partition
     setup = PythonSetup(
-        params, clients, key, last, *drawn, terms, data, *where, *told_of
+        params, clients, key, last, *drawn, terms, data, *where, partition
     )
     chosen = setup.choose(algorithm, download)
     begun = checks.begun(chosen.algorithm, params, clients.population, state)
@@ -266,7 +257,7 @@ def simulate(
             raise ValueError(msg)
         task = setup.described(task, chosen, download=download, eval_every=every)
         task = task._replace(save_every=checkpoint_every)
-        progress, history = _in_folder(task, workdir, accept, told, bar, lineage)
+        progress, history = _in_folder(task, workdir, told, bar, lineage)
     server, states = progress.state.server, progress.state.clients
     book, terms = progress.recorder.ledger, _terms(chosen.guarantee)
     facts = chosen.prices, _public(key), terms, tuple(lineage)
@@ -293,11 +284,11 @@ def _in_memory(
 
 
 def _in_folder(
-    task: Task, workdir: str | os.PathLike, accept, told, bar: bool | None, lineage
+    task: Task, workdir: str | os.PathLike, told, bar: bool | None, lineage
 ) -> tuple[Progress, list[Row]]:
     """Plays a run in a folder, from where it was stopped; returns all rows as well."""
-    options = {"accept": accept, "extend": GO_ON}
-    with resumable.opened(workdir, task, **options) as folder:
+    fixed_by = lambda before: GO_ON  # noqa: E731
+    with resumable.opened(workdir, task, fixed_by=fixed_by, say=_warned) as folder:
         assert folder  # of the only process
         if done := folder.summary():
             task = task._replace(secret=None)  # it is forgotten, and no longer needed
@@ -305,7 +296,7 @@ def _in_folder(
             progress, rows = resumable.ended(folder, task, done["rounds"])
         else:
             task = sealing.with_secret(folder, task)
-            progress = resumable.resumed(folder, task, _warned)
+            progress = resumable.resumed(folder, task)
             roots = sealing.roots_by_program(folder, task)
             seal = _sealing(roots, lineage) if roots else None
             progress, seconds = _played(task, progress, folder, told, bar, seal)

@@ -9,8 +9,9 @@ An evaluation in padded batches, on many devices, is therefore exact.
 Array(0.6667, dtype=float32)
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,10 @@ import optax
 from fl_sketch.core import validate
 
 CLASSES, LABELS, NUMBERS = "classes", "labels", "numbers"  # what targets may be
+
+REPORTED = ("test",)
+CHOSEN = ("validation", "test")  # models are chosen by the first that the data have
+MEASURED = tuple(f"{part}_" for part in CHOSEN)  # before names of numbers of a model
 
 
 class Metric(NamedTuple):
@@ -90,3 +95,67 @@ def named(names: Sequence[str], targets: str) -> dict[str, Metric]:
         msg = f"Expected metrics to name some metrics once each, got {list(names)}."
         raise ValueError(msg)
     return {name: METRICS[name] for name in names}
+
+
+class Score(NamedTuple):
+    """A column of a row: metric `name` of a `part`, "test" or "validation"."""
+
+    part: str
+    name: str
+
+    @property
+    def column(self) -> str:
+        """Its name in a row."""
+        return f"{self.part}_{self.name}"
+
+    @property
+    def title(self) -> str:
+        """Its name in a table."""
+        return f"{self.part} {self.name}"
+
+    @property
+    def head(self) -> str:
+        """The head of its column in a table: its name, and "(%)" for a share."""
+        return self.title + " (%)" * (self.factor > 1)
+
+    @property
+    def factor(self) -> int:
+        """The factor for tables: 100 for a share."""
+        return 100 if METRICS[self.name].percent else 1
+
+    def of(self, row: Mapping[str, Any]) -> float:
+        """Returns the number of a `row`."""
+        return _number(row[self.column])
+
+    def worth(self, value: float) -> float:
+        """Returns a number that is larger for a better `value`."""
+        return value if METRICS[self.name].higher else -value
+
+
+def score_of(row: Iterable[str], parts: Iterable[str] = REPORTED) -> Score:
+    """Returns the first metric of a row, on the first part that was measured.
+
+    >>> score_of(["round", "test_loss", "test_rmse"]).title
+    'test rmse'
+    """
+    for part in parts:
+        for name in row:
+            head, _, metric = name.partition("_")
+            if head == part and metric in METRICS:
+                return Score(part, metric)
+    msg = f"Expected rows with a metric of {' or '.join(parts)}, got {', '.join(row)}."
+    raise ValueError(msg)
+
+
+def measured(row: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the numbers of a `row` on data that belong to no client.
+
+    >>> measured({"round": 3, "test_rmse": None})
+    {'test_rmse': nan}
+    """
+    return {name: _number(row[name]) for name in row if name.startswith(MEASURED)}
+
+
+def _number(value: Any) -> float:
+    """Returns a number of a file; json has None for NaN."""
+    return math.nan if value is None else float(value)

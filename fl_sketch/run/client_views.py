@@ -1,6 +1,6 @@
 """Files about single clients: clients.csv during a run, and the rest at its end.
 
-In a private run these files are for the simulator alone, and their names say so.
+In a private run these files are for the simulator alone, in a folder of that name.
 """
 
 import pathlib
@@ -17,7 +17,7 @@ from fl_sketch.engine.recorder import Recorder
 from fl_sketch.engine.round import State
 from fl_sketch.run.setup import Setup
 from fl_sketch.workdir.folder import Workdir
-from fl_sketch.workdir.rows import MARK
+from fl_sketch.workdir.rows import place
 
 ROWS, EACH = "clients.csv", "clients_last.csv"
 
@@ -39,8 +39,8 @@ def write_participation(
         "bytes_up": book.up,
         "bytes_down": book.down,
     }
-    mark = MARK if recorder.known.private else ""
-    write_columns(folder / f"{mark}participation.csv", columns)
+    folder = place(folder, recorder.known.private)
+    write_columns(folder / "participation.csv", columns)
 
 
 def _named(names: Sequence[str]) -> dict[str, Sequence[str]]:
@@ -64,7 +64,7 @@ class Views:
         config = setup.config
         self._every = config.clients_every
         self._folder = folder if self._every else None
-        self._mark = MARK if setup.private else ""
+        self._private = setup.private
         self.names = setup.client_names
         self._rows: list[Mapping[str, Any]] = []
         if self._folder is not None:
@@ -110,4 +110,4 @@ class Views:
 
     def _path(self, name: str) -> pathlib.Path:
         assert self._folder
-        return self._folder.folder / f"{self._mark}{name}"
+        return place(self._folder.folder, self._private) / name

@@ -12,9 +12,9 @@ from fl_sketch.config.privacy import expected
 from fl_sketch.core import shown
 from fl_sketch.engine.costs import FLOAT_BYTES
 from fl_sketch.engine.task import Task
+from fl_sketch.models.metrics import measured, score_of
 from fl_sketch.privacy import noise_size
 from fl_sketch.privacy.guarantee import mark, rounded_up
-from fl_sketch.workdir import rows
 
 COLUMNS = {
     "round": (7, "{}"),
@@ -187,8 +187,7 @@ def head(task: Task) -> str:
 
 def row(values: Mapping[str, Any]) -> str:
     """Returns one evaluation, `values` by their names, as a line of the table."""
-    values = rows.plain(values)
-    own = (name for name in rows.measured(values) if name.startswith("test_"))
+    own = (name for name in measured(values) if name.startswith("test_"))
     scores = [float(values[name]) for name in own if name != "test_loss"]
     loss = values["train_loss"]  # NaN or, of JSON, None: none of the clients told it
     cells = (
@@ -196,8 +195,8 @@ def row(values: Mapping[str, Any]) -> str:
         None if loss is None or math.isnan(loss) else loss,
         values["test_loss"],
         *scores,
-        rows.megabytes(values["bytes_up_total"]),
-        rows.megabytes(values["bytes_down_total"]),
+        shown.megabytes(values["bytes_up_total"]),
+        shown.megabytes(values["bytes_down_total"]),
         values["rounds_per_second"],
     )
     columns = [*COLUMNS.values(), *[SCORE] * len(scores), *COSTS.values()]
@@ -225,10 +224,8 @@ def done_before(summary: Mapping[str, Any], task: Task, workdir: str) -> list[st
 
 def result(summary: Mapping[str, Any], workdir: str) -> list[str]:
     """Returns the lines that end a run: what its `summary` holds, and its `workdir`."""
-    hidden = any(name.startswith(rows.MARK) for name in summary)
-    whose = " (simulator only)" * hidden
-    summary = rows.plain(summary)
-    by = rows.score_of(summary)
+    whose = " (simulator only)" * (summary["epsilon"] is not None)
+    by = score_of(summary)
     return [
         f"{by.title} {by.of(summary):.4f} after {summary['rounds']} rounds; "
         f"{_sent(summary)}; compiled in {summary['compile_seconds']:.1f} s",
@@ -258,7 +255,7 @@ def _absent(summary: Mapping[str, Any], mark: str) -> list[str]:
 
 def _of_clients(summary: Mapping[str, Any], mark: str) -> list[str]:
     """Returns lines on single clients, where they were looked at."""
-    name = rows.score_of(summary).name
+    name = score_of(summary).name
     if f"clients_{name}" not in summary:
         return []
     mean, worst = (summary[f"clients_{name}{x}"] for x in ("", "_worst_tenth"))

@@ -3,11 +3,11 @@
 from ml_collections import ConfigDict
 
 from fl_sketch.config import privacy
+from fl_sketch.core import shown
 from fl_sketch.engine import gossip
 from fl_sketch.engine.costs import FLOAT_BYTES
 from fl_sketch.engine.task import Task
 from fl_sketch.run import display
-from fl_sketch.workdir import rows
 
 
 def lines(config: ConfigDict, task: Task, graph: str = "") -> list[str]:
@@ -30,8 +30,8 @@ def lines(config: ConfigDict, task: Task, graph: str = "") -> list[str]:
         about = "about " * bool(prices.followed or prices.once)
         text.append(
             f"per round: {clients * up} bytes up, {about}{clients * down} down; "
-            f"{config.rounds} rounds: {rows.sized(in_all * up)} up, "
-            f"{about}{rows.sized(round(in_all * average) + first)} down"
+            f"{config.rounds} rounds: {shown.sized(in_all * up)} up, "
+            f"{about}{shown.sized(round(in_all * average) + first)} down"
             + ", first downloads included"
             * bool(about)
         )

@@ -20,7 +20,7 @@ from fl_sketch import engine, models
 from fl_sketch.config import build, inputs, parse, parts, privacy
 from fl_sketch.config.cohorts import Cohorts, cohorts_of
 from fl_sketch.config.guarantee import guarantee_of, require_sizes
-from fl_sketch.config.initial import initial_of, trained_on
+from fl_sketch.config.initial import initial_of, seen_by_model
 from fl_sketch.config.inputs import Seen
 from fl_sketch.config.parse import Numbers, section
 from fl_sketch.core import free_memory, trees
@@ -41,7 +41,8 @@ from fl_sketch.models import params_io
 from fl_sketch.privacy.guarantee import Guarantee
 from fl_sketch.transforms.parts import Parts
 from fl_sketch.workdir import secrets
-from fl_sketch.workdir.identity import Identity, identity_of, named
+from fl_sketch.workdir.config_file import everything
+from fl_sketch.workdir.identity import Identity, identity_of
 
 DEALING = (  # keys of data by which examples are dealt
     "name", "part", "classes", "clients", "partition", "alpha", "per_client",
@@ -334,12 +335,12 @@ def of_splits(config: ConfigDict, splits: datasets.Splits, mesh: Any = None) -> 
     identity = identity_of(
         examples.digests(splits),
         "" if mesh else engine.name_of(here),
-        weights=trained_on(config),
+        trained_on=seen_by_model(config),
         keyed=privacy.protection_of(config).private,
     )
     # All processes have read the same, before anything is placed on devices.
-    multiprocess.require_same(lambda: named(flat(config.to_dict()), identity))
-    initial = initial_of(config, model, identity.data)
+    multiprocess.require_same(lambda: everything(config.to_dict(), identity))
+    initial = initial_of(config, model)
     split = parts.parts_of(config, model, initial, None if mesh else here)
     loss = parts.loss_of(config, seen, numbers, split)
     params = _shapes(config, splits, loss) if split else model

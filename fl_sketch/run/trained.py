@@ -1,7 +1,6 @@
 """A trained model, from the folder of a finished run or of a release.
 
-params.json says which model it is and what it takes. params.safetensors or params.npz
-has its arrays.
+params.json says which model it is and what it takes. params.safetensors has its arrays.
 """
 
 import dataclasses
@@ -26,7 +25,7 @@ from fl_sketch.data.tokenizer import Tokenizer
 from fl_sketch.models import huggingface, params_io
 from fl_sketch.models.losses import KINDS
 from fl_sketch.models.metrics import CLASSES
-from fl_sketch.workdir.origin import FILES, SIDECAR
+from fl_sketch.workdir.weights import FILE, SIDECAR
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -106,10 +105,10 @@ def load_trained(folder: str | os.PathLike, plugin: Collection[str] = ()) -> Tra
       ValueError: in one line, for a folder without a model that can be used.
     """
     place = pathlib.Path(folder).expanduser()
-    path = next((place / name for name in FILES if (place / name).is_file()), None)
-    if path is None or not (place / SIDECAR).is_file():
+    path = place / FILE
+    if not path.is_file() or not (place / SIDECAR).is_file():
         msg = f"Expected the folder of a finished run or of a release, with {SIDECAR} "
-        raise ValueError(msg + f"and one of {', '.join(FILES)}, got {folder}.")
+        raise ValueError(msg + f"and {FILE}, got {folder}.")
     with untrusted_files.reading(place / SIDECAR, "to be unchanged"):
         about = dict(json.loads((place / SIDECAR).read_text()))
         if "inputs" not in about:

@@ -28,7 +28,7 @@ from fl_sketch.sweep.sweep import sweep
 from fl_sketch.sweep.tables import Row
 from fl_sketch.sweep.tuning import Tuning
 from fl_sketch.workdir import odometer
-from fl_sketch.workdir.rows import plain
+from fl_sketch.workdir import rows as rows_of
 from fl_sketch.workdir.tables import markdown
 
 
@@ -126,7 +126,8 @@ def run(
       comparison: the methods.
       workdir: the folder of results. It gets a folder for each method, search.csv with
         every point of all grids, comparison.csv with all reported evaluations,
-        standings.csv, standings.md and comparison.png.
+        standings.csv, standings.md and comparison.png. If a method is private,
+        comparison.csv and standings.csv are in the folder simulator/.
       data_dir: the folder of raw data sets.
       settings: lines "key=value" for the config of every method.
       only: names of methods; empty: all.
@@ -153,7 +154,7 @@ def run(
             comparison, method, config, place, data_dir, say
         )
         searched += [{"method": name, **point} for point in points]
-        evaluations += [{"method": name, **plain(row)} for row in rows]
+        evaluations += [{"method": name, **row} for row in rows]
         standings.append(tables.standing(name, best, rows, comparison.last))
         say("  " + markdown(tables.standings_table(standings[-1:]))[-1])
     if searched:
@@ -234,7 +235,7 @@ def _tuned_and_run(
         return best, list(_apart(config, seeds, place, data_dir)), points
     over = [f"seed={','.join(map(str, seeds))}"]
     sweep(config, over, place, data_dir, say=lambda line: None)
-    return best, files.read_rows(place / "sweep.csv"), points
+    return best, rows_of.read(place / "sweep.csv"), points
 
 
 def _for_search(comparison: Comparison, method: Method, config, data_dir) -> ConfigDict:

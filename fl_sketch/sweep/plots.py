@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from fl_sketch.core import files, validate
-from fl_sketch.models.metrics import METRICS
+from fl_sketch.models.metrics import METRICS, score_of
 from fl_sketch.sweep.grid import Axis
 from fl_sketch.sweep.tables import DOWN, UP, Row, by_method, ranked
-from fl_sketch.workdir.rows import all_plain, score_of
+from fl_sketch.workdir import rows as names
 from fl_sketch.workdir.tables import named, shown
 
 NEEDED = ("round", UP, DOWN)  # columns of evaluations
@@ -220,11 +220,13 @@ def cells_of(
 
 def _evaluations(folder: pathlib.Path, name: str) -> Iterator[Row]:
     """Yields the evaluations of a folder, each with a method and a point."""
-    file = next((file for file in FILES if (folder / file).is_file()), None)
+    inside = (folder, folder / names.SIMULATOR)
+    file = next((f for f in FILES if any((at / f).is_file() for at in inside)), None)
     if file is None:
         msg = f"Expected a folder with one of {', '.join(FILES)}, got {folder}."
         raise ValueError(msg)
-    rows = all_plain(files.read_rows(folder / file, whole=True))
+    hidden = folder / names.SIMULATOR / file  # with all columns
+    rows = names.read(hidden if hidden.is_file() else folder / file)
     if not rows or not {*NEEDED} <= {*rows[0]}:
         msg = f"Expected rows with {', '.join(NEEDED)} in {folder / file}."
         raise ValueError(msg)

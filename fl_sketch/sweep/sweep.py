@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from fl_sketch.engine.loop import Watch, play
 from fl_sketch.engine.recorder import Recorder, Row
+from fl_sketch.models.metrics import MEASURED, score_of
 from fl_sketch.run.setup import prepare
 from fl_sketch.run.signals import asking
 from fl_sketch.sweep import grid, plots, programs, tables
@@ -61,7 +62,10 @@ def sweep(
     require_one_table(outlines)
     keys, values = config.to_dict(), {axis.key: list(axis.values) for axis in axes}
     about, identity = keys | {"over": values}, _identity(outlines)
-    with Workdir(workdir, about, identity, rows=ROWS, summary=SUMMARY) as folder:
+    private = any(one.private for one in outlines)  # one table has one head
+    public = ("point", "diverged", *values)
+    names_of = {"rows": ROWS, "summary": SUMMARY, "private": private, "public": public}
+    with Workdir(workdir, about, identity, **names_of, say=say) as folder:
         for line in plan(axes, outlines, how):
             say(line)
         if config.clients_every:
@@ -94,7 +98,7 @@ def _done(outlines: Sequence[Outline], folder: Workdir) -> tuple[int, Row | None
         what private programs released.
     """
     ends = [0, *np.cumsum([one.rows for one in outlines]).tolist()]
-    done = int(np.searchsorted(ends, folder.rows_there(), side="right")) - 1
+    done = int(np.searchsorted(ends, len(folder.rows_there()), side="right")) - 1
     folder.keep_rows(ends[done])
     counted = odometer.read(folder.folder)
     private = (one for one in outlines[:done] if one.private)
@@ -132,13 +136,15 @@ def _results(
     axes: Sequence[grid.Axis], outlines: Sequence[Outline], rows: Sequence[Row]
 ) -> Row:
     """Returns what sweep.json has of the programs and of their best points."""
+    private = any(one.private for one in outlines)
+    shown = ("point", "diverged", *(axis.key for axis in axes))
     last = tables.ranked(rows, axes)
     means = tables.over_seeds(last, axes) if tables.seeds_swept(axes) else []
     first = next((row for row in last if not row["diverged"]), None)
     return {
         "points": len(last),
         "programs": [o.facts | {"first_point": o.group.first} for o in outlines],
-        "best": first and names.marked(first, any(o.private for o in outlines)),
+        "best": first and names.published(first, shown) if private else first,
         "best_over_seeds": next((row for row in means if not row["diverged"]), None),
         "diverged": sum(bool(row["diverged"]) for row in last),
     }
@@ -149,7 +155,6 @@ def _run_rest(
 ) -> Row:
     """Runs the programs after the first `done`; returns what that took."""
     begin, compiling = time.perf_counter(), 0.0
-    hidden = any(one.private for one in outlines)  # one table has one head
     if done:
         say(f"resuming: {done} of {len(outlines)} programs are finished")
     total = sum(len(o.group.points) * o.last for o in outlines[done:])
@@ -168,7 +173,7 @@ def _run_rest(
                 asked=asked,
             )
             told = functools.partial(_tell, folder, say, f"{number} of {len(outlines)}")
-            run_points(one, points, recorders, watch, hidden, told)
+            run_points(one, points, recorders, watch, told)
     seconds = time.perf_counter() - begin
     return {"seconds": seconds, "compile_seconds": compiling, "programs_kept": done}
 
@@ -184,13 +189,11 @@ def run_points(
     points: programs.Points,
     recorders: Sequence[Recorder],
     watch: Watch,
-    hidden: bool,
     told: Callable[[list[Row]], None],
 ) -> Any:
     """Runs all points of a program; returns their last states.
 
     Args:
-      hidden: whether a program of the table is private, so that columns are marked.
       told: receives the rows of every evaluation, one for each point.
     """
 
@@ -198,7 +201,7 @@ def run_points(
         del speed
         told(
             [
-                _of_point(one, place, row, recorders[place], hidden)
+                _of_point(one, place, row, recorders[place])
                 for place, row in enumerate(rows)
             ]
         )
@@ -214,13 +217,12 @@ def run_points(
     )
 
 
-def _of_point(one: Outline, place: int, row: Row, recorder: Recorder, hidden) -> Row:
+def _of_point(one: Outline, place: int, row: Row, recorder: Recorder) -> Row:
     """Returns a row of sweep.csv, with NaN where a point has diverged."""
-    row = names.plain(row)
     if recorder.diverged:
-        lost = (n for n in row if n.startswith(("train_", *names.MEASURED)))
+        lost = (n for n in row if n.startswith(("train_", *MEASURED)))
         row |= dict.fromkeys(lost, math.nan)
-    whole = {
+    return {
         "point": one.group.first + place,
         **one.group.points[place],
         **row,
@@ -229,7 +231,6 @@ def _of_point(one: Outline, place: int, row: Row, recorder: Recorder, hidden) ->
         "randomness": row.get("randomness"),
         "diverged": recorder.diverged or "",
     }
-    return names.marked(whole, hidden)
 
 
 def _moving(bar, points: int) -> Callable[[int, float], None]:
@@ -257,7 +258,7 @@ def _counting(folder: Workdir, one: Outline) -> Callable[[int], None]:
 
 def _tell(folder: Workdir, say: Say, program: str, rows: list[Row]) -> None:
     folder.add(*rows)
-    by = names.score_of(rows[0])
+    by = score_of(rows[0])
     going = [by.of(row) for row in rows if not row["diverged"]]
     lost = len(rows) - len(going)
     reach = [f"{by.title} {min(going):.4f} to {max(going):.4f}"] if going else []

@@ -1,6 +1,6 @@
 """Tables of many runs: points of a sweep, methods of a comparison, runs side by side.
 
-Rows are evaluations, possibly from csv files, with strings as numbers and marked names.
+Rows are evaluations, possibly from csv files, with strings as numbers.
 """
 
 import math
@@ -10,12 +10,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fl_sketch.core import files
-from fl_sketch.models.metrics import METRICS
+from fl_sketch.core import shown as byte_counts
+from fl_sketch.models.metrics import (
+    CHOSEN,
+    METRICS,
+    REPORTED,
+    Score,
+    measured,
+    score_of,
+)
 from fl_sketch.privacy.guarantee import mark, rounded_up
 from fl_sketch.sweep.grid import Axis, typed
 from fl_sketch.workdir import rows as names
 from fl_sketch.workdir import tables
-from fl_sketch.workdir.rows import CHOSEN, REPORTED, Score, all_plain, score_of
 from fl_sketch.workdir.tables import half_width, named, shown
 
 Row = dict[str, Any]
@@ -25,10 +32,10 @@ RUN = "{:<24} {:>13} {:>10} {:>12} {:>13} {:>9}"  # a line of `side_by_side`
 
 
 def by_point(rows: Rows) -> dict[int, list[Row]]:
-    """Returns the evaluations of each point of a sweep, in order, by plain names."""
+    """Returns the evaluations of each point of a sweep, in order."""
     points: dict[int, list[Row]] = {}
-    for row in all_plain(rows):
-        points.setdefault(int(row["point"]), []).append(row)
+    for row in rows:
+        points.setdefault(int(row["point"]), []).append({**row})
     return points
 
 
@@ -50,7 +57,7 @@ def mean_score(
 
 def ranked(rows: Rows, axes: Sequence[Axis]) -> list[Row]:
     """Returns the last row of every point, the best first, diverged points last."""
-    last = {int(row["point"]): row for row in all_plain(rows)}
+    last = {int(row["point"]): row for row in rows}
     points = [_typed(row, axes) for row in last.values()]
     score = score_of(points[0], CHOSEN)
 
@@ -121,7 +128,7 @@ def sweep_table(
         if seeds:
             line[-1] += f" +- {_number(score, row['deviation'])}"
         if printed:
-            line += [f"{row['test_loss']:.4f}", names.megabytes(row[UP])]
+            line += [f"{row['test_loss']:.4f}", byte_counts.megabytes(row[UP])]
         cells.append(line)
     return cells
 
@@ -131,17 +138,17 @@ def write_sweep(
 ) -> list[str]:
     """Writes sweep.md and ranking.csv; returns the lines to print.
 
-    The tables end with `notes`, on the privacy that all points spent together.
+    The table ends with `notes`, on the privacy that all points spent together.
     """
     points = ranked(rows, axes)
     table = sweep_table(points, axes)
     tables.write(folder, "sweep", table, notes)
-    ranking = [names.marked(row, bool(row.get("epsilon"))) for row in points]
+    ranking, private = points, any(row.get("epsilon") for row in points)
     lines = tables.aligned(sweep_table(points, axes, printed=True))
     if seeds_swept(axes):
         ranking = over_seeds(points, axes)
         lines += tables.aligned(table)
-    files.write_rows(folder / "ranking.csv", ranking)
+    files.write_rows(names.place(folder, private) / "ranking.csv", ranking)
     return [*lines, *notes]
 
 
@@ -150,7 +157,7 @@ def _typed(row: Mapping[str, Any], axes: Sequence[Axis]) -> Row:
     likes = {axis.key: axis.values[0] for axis in axes}
     likes |= dict.fromkeys(("point", "round", UP, DOWN), 0) | {"train_loss": 0.0}
     values = {key: typed(row[key], like) for key, like in likes.items()}
-    values |= names.measured(row)
+    values |= measured(row)
     if row.get("epsilon"):
         values |= {"epsilon": float(row["epsilon"]), "delta": float(row["delta"])}
         values["randomness"] = row["randomness"]
@@ -250,7 +257,7 @@ def write_standings(
     Args:
       folder: the folder of the comparison.
       rows: the rows of `standing`.
-      evaluations: all evaluations that are reported, by plain names.
+      evaluations: all evaluations that are reported.
       last: as in `standing`.
       notes: lines on the privacy that all runs spent together.
     """
@@ -273,10 +280,9 @@ def write_standings(
         whole = apart and all(map(math.isfinite, apart))
         row["difference"] = statistics.fmean(apart) if whole else math.nan
         row["difference_half_width"] = half_width(apart)
-    hidden = any(row["epsilon"] for row in rows)
-    for name, table in (("comparison.csv", evaluations), ("standings.csv", rows)):
-        marked = [names.marked(row, hidden) for row in table]
-        files.write_rows(folder / name, marked)
+    place = names.place(folder, any(row["epsilon"] for row in rows))
+    files.write_rows(place / "comparison.csv", [*evaluations])
+    files.write_rows(place / "standings.csv", rows)
     tables.write(folder, "standings", standings_table(rows), notes)
 
 
@@ -321,7 +327,7 @@ def _mean(row: Row) -> str:
 
 def side_by_side(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Returns a table of runs, its legend, and how the first run compares."""
-    runs = {name: names.plain(summary) for name, summary in summaries.items()}
+    runs = summaries
     first, *others = runs
     score, up = score_of(runs[first]), "bytes_up_per_client_round"
     head = (score.title, "kB upload", "kB download", "MB upload all", "rounds/s")
@@ -329,7 +335,7 @@ def side_by_side(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for name, run in runs.items():
         kilobytes = (run[up] / 1e3, run["bytes_down_per_client_round"] / 1e3)
         cells = [f"{score.of(run):.4f}", *(f"{sent:.2f}" for sent in kilobytes)]
-        cells += [names.megabytes(run[UP]), f"{run['rounds_per_second']:.0f}"]
+        cells += [byte_counts.megabytes(run[UP]), f"{run['rounds_per_second']:.0f}"]
         lines.append(RUN.format(name, *cells))
     asked = any("answered" in run for run in runs.values())
     each = "up per answer, down per request" if asked else "per client and round"

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from fl_sketch.core import files
 from fl_sketch.core.mappings import flat
+from fl_sketch.models.metrics import CHOSEN, Score, score_of
 from fl_sketch.sweep import grid
 from fl_sketch.sweep.sweep import sweep
 from fl_sketch.sweep.tables import Row, by_point, epsilon_of, mean_score
-from fl_sketch.workdir.rows import CHOSEN, Score, score_of
+from fl_sketch.workdir import rows as table
 from fl_sketch.workdir.tables import named
 
 Tune = Mapping[str, Sequence[Any]]  # keys and the values that they are tuned over
@@ -76,7 +76,7 @@ class Tuning(NamedTuple):
         lines.append(f"seed={self.config.seed}")
         sweep(self.config, lines, folder, self.data_dir, say=lambda line: None)
         tried, likes = [], flat(self.config)
-        for rows in by_point(files.read_rows(folder / "sweep.csv")).values():
+        for rows in by_point(table.read(folder / "sweep.csv")).values():
             keys = {key: grid.typed(rows[0][key], likes[key]) for key in over}
             value = mean_score(rows, self.last, CHOSEN)
             tried.append(_Tried(keys, score_of(rows[0], CHOSEN), value, rows))

@@ -7,24 +7,20 @@ arrays and texts by name in the same file, whatever shape they have.
 
 import pathlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 import jax
 import numpy as np
 
-from fl_sketch.core import files
+from fl_sketch.core import files, untrusted_files
 from fl_sketch.core.trees import named_leaves
 from fl_sketch.core.untrusted_files import arrays_in
 
-KEEP = 2  # the newest, and the one before in case the newest is damaged; 0: all
+KEEP = 2  # the newest, and the one before if the newest should be damaged; 0: all
 EXTRA, ROUND = "extra/", "round"  # names of what is not in the tree
 TYPE = "::"  # before a type in the name of an array
 NAME = re.compile(r"round_(\d{8})\.npz")
-
-
-class Unreadable(RuntimeError):
-    """There are checkpoints, and none of them can be read."""
 
 
 class Saved(NamedTuple):
@@ -45,10 +41,8 @@ def save(
 ) -> None:
     """Writes `tree` to `folder` as the checkpoint of round `number`.
 
-    Of all checkpoints the newest `keep` stay; with 0 all of them do.
-
-    Raises:
-      OSError: if it cannot be written; the earlier ones are as they were.
+    Of all checkpoints the newest `keep` stay; with 0 all of them do. If it cannot be
+    written, the earlier ones are as they were.
     """
     folder.mkdir(mode=0o700, exist_ok=True)  # it has what clients keep
     path = path_of(folder, number)
@@ -69,73 +63,32 @@ def rounds(folder: pathlib.Path) -> list[int]:
     return sorted(int(match[1]) for match in names if match)
 
 
-def newest(folder: pathlib.Path, like: Any, say: Callable[[str], None]) -> Saved | None:
-    """Returns the newest checkpoint that can be read, or None.
+def newest(folder: pathlib.Path, like: Any) -> Saved | None:
+    """Returns the newest checkpoint in `folder`, which need not exist, or None.
 
     Args:
-      folder: the folder of the checkpoints; need not exist.
       like: a tree of the same structure, with the shapes and types to expect.
-      say: gets a line on every checkpoint that is passed over.
-
-    Raises:
-      Unreadable: if there are checkpoints and none can be read.
-      ValueError: for one that was saved as that of another round.
     """
     for path in folder.glob(".round_*.npz.partial"):  # of a run that was killed
         path.unlink()
     numbers = rounds(folder)
-    for number in reversed(numbers):
-        path = path_of(folder, number)
-        try:
-            saved_as, saved = _saved(path, number, like)
-        except Exception as error:  # zipfile and numpy raise a dozen kinds
-            say(f"warning: {path} is damaged ({error}); using the checkpoint before it")
-            continue
-        _require_own_round(path, saved_as, number)
-        return saved
-    if numbers:
-        msg = f"Expected a readable checkpoint, got {len(numbers)} damaged in {folder}."
-        raise Unreadable(msg)
-    return None
+    return of_round(folder, numbers[-1], like) if numbers else None
 
 
 def of_round(folder: pathlib.Path, number: int, like: Any) -> Saved:
-    """Returns the checkpoint of round `number`; the arguments are those of `newest`.
-
-    Raises:
-      ValueError: in one line, if it is not there or cannot be read.
-    """
+    """Returns the checkpoint of round `number`, or raises a ValueError in one line."""
     path = path_of(folder, number)
-    try:
-        saved_as, saved = _saved(path, number, like)
-    except Exception as error:  # zipfile and numpy raise a dozen kinds
-        got = (
-            "none"
-            if isinstance(error, FileNotFoundError)
-            else f"a damaged one: {error}"
-        )
-        msg = f"Expected {path}, the last checkpoint of a finished run, got {got}."
-        raise ValueError(" ".join(msg.split())) from None
-    _require_own_round(path, saved_as, number)
-    return saved
-
-
-def _saved(path: pathlib.Path, number: int, like: Any) -> tuple[str, Saved]:
-    """Returns the round as which a checkpoint was saved, and what it holds."""
-    # Opened here, since numpy leaves a damaged file open.
-    with open(path, "rb") as file:
-        tree, extra = read(file, like)
-    return extra[ROUND].tobytes().decode(), Saved(number, tree, extra)
-
-
-def _require_own_round(path: pathlib.Path, saved_as: str, number: int) -> None:
-    """Raises for a checkpoint that was saved as that of another round."""
-    if saved_as != str(number):
-        msg = (
-            f"Expected {path} to be the checkpoint of its round, got that of round "
-            f"{saved_as}: remove it, or use another workdir."
-        )
+    if not path.exists():
+        msg = f"Expected the checkpoint {path}, got none."
         raise ValueError(msg)
+    what = "to be a whole checkpoint (remove it to resume from the one before)"
+    with untrusted_files.reading(path, what), open(path, "rb") as file:
+        tree, extra = read(file, like)
+        found = extra[ROUND].tobytes().decode()
+        if found != str(number):
+            msg = f"Expected {path} to be of its round, got that of round {found}."
+            raise ValueError(msg)
+    return Saved(number, tree, extra)
 
 
 def array_of(path: pathlib.Path, name: str) -> np.ndarray:
@@ -163,49 +116,38 @@ def write(
     extra: Mapping[str, bytes | np.ndarray] = {},  # noqa: B006 - only read
 ) -> None:
     """Writes `tree` and `extra` to an open `file`."""
-    arrays = {
-        EXTRA + name: np.frombuffer(one, np.uint8) if isinstance(one, bytes) else one
-        for name, one in extra.items()
-    }
-    np.savez(file, allow_pickle=False, **_named(tree), **arrays)
+    arrays = {}
+    for name, leaf in named_leaves(tree):
+        array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+        name = _name(name, leaf)
+        arrays[name] = array.view(f"u{array.itemsize}") if TYPE in name else array
+    for name, one in extra.items():
+        array = np.frombuffer(one, np.uint8) if isinstance(one, bytes) else one
+        arrays[EXTRA + name] = array
+    np.savez(file, allow_pickle=False, **arrays)
 
 
 def read(file: BinaryIO, like: Any) -> tuple[Any, dict[str, np.ndarray]]:
     """Returns the tree in an open `file`, shaped as `like` is, and its extra arrays."""
+    leaves = []
     with arrays_in(file, getattr(file, "name", "a checkpoint")) as arrays:
-        leaves = [
-            _leaf(name, arrays[_name(name, leaf)], leaf)
-            for name, leaf in named_leaves(like)
-        ]
+        for name, leaf in named_leaves(like):
+            found = arrays[_name(name, leaf)]
+            if _is_key(leaf):
+                kind = str(jax.random.key_impl(leaf))
+                leaves.append(jax.random.wrap_key_data(found, impl=kind))
+                continue
+            found = _typed(_name(name, leaf), found)
+            if found.shape != leaf.shape or found.dtype != leaf.dtype:
+                msg = (
+                    f"expected {name} of {leaf.dtype}{list(leaf.shape)}, "
+                    f"got {found.dtype}{list(found.shape)}"
+                )
+                raise ValueError(msg)
+            leaves.append(found)
         names = [name for name in arrays.files if name.startswith(EXTRA)]
         extra = {name.removeprefix(EXTRA): arrays[name] for name in names}
     return jax.tree.unflatten(jax.tree.structure(like), leaves), extra
-
-
-def _leaf(name: str, found: Any, like: Any) -> Any:
-    if _is_key(like):
-        return jax.random.wrap_key_data(found, impl=str(jax.random.key_impl(like)))
-    found = _typed(_name(name, like), found)
-    if found.shape != like.shape or found.dtype != like.dtype:
-        msg = (
-            f"expected {name} of {like.dtype}{list(like.shape)}, "
-            f"got {found.dtype}{list(found.shape)}"
-        )
-        raise ValueError(msg)
-    return found
-
-
-def _named(tree: Any) -> dict[str, np.ndarray]:
-    named = {
-        _name(name, leaf): np.asarray(
-            jax.random.key_data(leaf) if _is_key(leaf) else leaf
-        )
-        for name, leaf in named_leaves(tree)
-    }
-    return {
-        name: one.view(f"u{one.itemsize}") if TYPE in name else one
-        for name, one in named.items()
-    }
 
 
 def _name(name: str, leaf: Any) -> str:

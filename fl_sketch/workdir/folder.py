@@ -1,44 +1,44 @@
 """The folder of a run or a sweep, in which the same command resumes.
 
 config.json, metrics.csv (a row for each evaluation), checkpoints/, and at the end
-summary.json and params.safetensors. A reader never sees half of a file. The rows of a
-run are also in its checkpoints, from which metrics.csv is written again on resume.
+summary.json and params.safetensors. A reader never sees half of a file. In a private
+run these have only what may be published; simulator.csv and simulator.json have the
+rest. A checkpoint says how many rows there were; later ones are made again, the same.
 """
 
 import contextlib
 import csv
 import fcntl
-import io
 import json
 import os
 import pathlib
 import resource
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fl_sketch.core import files, untrusted_files
-from fl_sketch.core.mappings import flat, for_json
-from fl_sketch.workdir import checkpoint, config_file, identity, origin
-from fl_sketch.workdir.config_file import FILES, FORMAT, IDENTITY, LENGTHS
-from fl_sketch.workdir.identity import ACCEPTED, Identity
-from fl_sketch.workdir.origin import CONFIG, KEY, TRAINED_ON, TrainedOn
-from fl_sketch.workdir.rows import MARK
+from fl_sketch.core.mappings import for_json
+from fl_sketch.workdir import checkpoint, config_file, identity, odometer
+from fl_sketch.workdir import rows as tables
+from fl_sketch.workdir.config_file import CONFIG, IDENTITY
+from fl_sketch.workdir.identity import Identity
+from fl_sketch.workdir.rows import SIMULATOR
+from fl_sketch.workdir.weights import SUMMARY
 
-METRICS, SUMMARY = "metrics.csv", "summary.json"
-ALSO_ROWS = ("clients.csv", MARK + "clients.csv")  # further tables of a run
-FOLDERS = ("checkpoints", "tensorboard", "mlflow")  # a link in their place is followed
-STILL = "the part of the model that does not train"
+METRICS = "metrics.csv"
+KEY, KEY_BYTES = ".data_key", 32  # of digests of private data
+FOLDERS = ("checkpoints", "tensorboard", SIMULATOR)  # a link in their place is followed
+BOTH = ("point", "round")  # columns of both tables
+ROWS = "rows"  # in a checkpoint: how many there were
 TIMES = ("rounds_per_second", "seconds")  # in which equal runs may differ
 Row = dict[str, Any]
 
 
 class Workdir:
-    """The `folder` of a run and its `rows`, locked until closed or the process ends.
-
-    `trained_on` is the data that its model has seen, as json has it.
-    """
+    """The `folder` of a run and its `rows`, locked until closed or the process ends."""
 
     def __init__(
         self,
@@ -48,42 +48,44 @@ class Workdir:
         *,
         rows: str = METRICS,
         summary: str = SUMMARY,
-        longer: bool = False,
-        accept: Collection[str] = (),
-        extend: str = "extend the run",
+        private: bool = False,
+        public: Collection[str] = (),
+        fixed_by: Callable[[int], str] = lambda before: "rounds",
+        say: Callable[[str], None] = warnings.warn,
     ):
-        """Opens a folder to start or resume a run.
+        """Opens a folder to start or resume a run, or raises a ValueError in one line.
 
         Args:
           config: the config of the run, nested.
           rows: the name of the csv file of rows.
           summary: the name of the json file that a finished run has.
-          longer: whether the run in the folder becomes one of more rounds.
-          accept: names of `identity.ACCEPTED` that may differ from the run's beginning.
-          extend: how to play more rounds than the run in the folder has, in words.
-
-        Raises:
-          ValueError: if it cannot be written, is in use, or holds the run of another
-            config.
+          private: whether these files must have only what may be published.
+          public: columns that may be, beside those that `rows` knows.
+          fixed_by: `(rounds) -> text` on what depends on their number, so that the run
+            may not grow; empty: nothing.
+          say: gets a line if versions or devices are not those of the beginning.
         """
         self.folder = files.writable_folder(path)
-        for name in FOLDERS:
-            if (self.folder / name).is_symlink():
-                msg = (
-                    f"Expected no symbolic link in workdir={path}, got the link {name}."
-                )
-                raise ValueError(msg)
+        if links := [name for name in FOLDERS if (self.folder / name).is_symlink()]:
+            msg = f"Expected no symbolic links in workdir={path}, got {links[0]}."
+            raise ValueError(msg)
         self.rows: list[Row] = []
         self._table, self._summary = self.folder / rows, self.folder / summary
-        self._accept, self._longer, self._extend = accept, None, extend
-        self._config = json.loads(json.dumps(config))
-        self._keys, self._lengths = flat(self._config), list[int]()
+        self._private, self._public = private, public
         try:
             with contextlib.ExitStack() as stack:
                 lock = open(self.folder / ".lock", "a", opener=files.unlinked)  # noqa: SIM115
                 fcntl.flock(stack.enter_context(lock), fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._adopt(identity)
-                self._require_same(longer)
+                begun = (self.folder / CONFIG).exists()
+                ours = config_file.contents(config, self._keyed(identity, begun))
+                if begun:
+                    ours = self._resumed(ours, fixed_by, say)
+                else:
+                    self._require_new()
+                    files.write_text(
+                        self.folder / CONFIG, json.dumps(ours, indent=2) + "\n"
+                    )
+                self._digest = config_file.digest(ours)
                 self._held = stack.pop_all()
         except BlockingIOError:
             msg = f"Expected a workdir that no process uses, got workdir={path} in use."
@@ -98,6 +100,68 @@ class Workdir:
     def __exit__(self, *error):
         self._held.close()
 
+    def _keyed(self, own: Identity, begun: bool) -> Identity:
+        """Returns an identity whose digests confirm no guesses about private data."""
+        if not own.keyed:
+            return own
+        path = self.folder / KEY
+        if not begun:  # a key that was there could be another's
+            files.write_private(path, os.urandom(KEY_BYTES), self.folder / f"{KEY}.new")
+        key = path.read_bytes() if path.is_file() else b""
+        if len(key) != KEY_BYTES:
+            msg = f"Expected {path} of the run in this folder, got another or none: "
+            raise ValueError(msg + "use another workdir.")
+        data = {name: identity.keyed(one, key) for name, one in own.data.items()}
+        program = own.program and identity.keyed(own.program, key)
+        return own._replace(data=data, program=program)
+
+    def _require_new(self) -> None:
+        """Raises if a folder without a config.json has what a run left."""
+        left = [self._table, self._summary, self.folder / odometer.FILE]
+        found = [path.name for path in left if path.exists()]
+        if checkpoint.rounds(self.checkpoints):
+            found.append(self.checkpoints.name)
+        if found:
+            msg = f"Expected {CONFIG} in workdir={self.folder} beside {found[0]}, got "
+            raise ValueError(msg + "none: use another workdir.")
+
+    def _resumed(self, ours: Row, fixed_by, say: Callable[[str], None]) -> Row:
+        """Returns what config.json has, if a run may resume; it may grow longer.
+
+        A run that is refused has changed nothing.
+        """
+        path = self.folder / CONFIG
+        theirs = config_file.read(path)
+        there, here = config_file.keys_of(theirs), config_file.keys_of(ours)
+        unlike = [key for key in {**there, **here} if there.get(key) != here.get(key)]
+        longer = unlike == ["rounds"] and there["rounds"] < here["rounds"]
+        if unlike and not longer:
+            old, new = (
+                ", ".join(f"{key}={one.get(key)!r}" for key in unlike[:3])
+                for one in (there, here)
+            )
+            msg = f"Expected the config of the run in workdir={self.folder} ({old}), "
+            raise ValueError(msg + f"got {new}: use another workdir.")
+        if name := config_file.changed(ours, theirs):
+            msg = f"Expected {name} as in the run in workdir={self.folder}, got another"
+            raise ValueError(msg + ": use another workdir.")
+        if others := config_file.upgraded(ours, theirs):
+            if self._private:
+                msg = (
+                    f"Expected versions and devices of the private run in {path}, got "
+                )
+                raise ValueError(msg + f"others than {others}: use another workdir.")
+            say(f"warning: {path} has {others}: last bits may differ")
+        if longer:
+            before, ended = there["rounds"], self._private and self._summary.exists()
+            if reason := fixed_by(before) or "the end of a private run" * ended:
+                msg = f"Expected rounds={before}, as in workdir={self.folder}, got "
+                raise ValueError(msg + f"rounds={here['rounds']}: fixed by {reason}.")
+            self._summary.unlink(missing_ok=True)
+            theirs["rounds"] = ours["rounds"]
+            files.write_text(path, json.dumps(theirs, indent=2) + "\n")
+        return theirs
+
     @property
     def checkpoints(self) -> pathlib.Path:
         """The folder of checkpoints."""
@@ -109,54 +173,34 @@ class Workdir:
         return self._table.exists()
 
     def extra(self) -> dict[str, bytes]:
-        """Returns what a checkpoint holds of its run: whose it is, and all rows."""
-        untimed = [
-            row | {name: "nan" for name in TIMES if name in row} for row in self.rows
-        ]
-        found = {
-            IDENTITY: json.dumps(self._stamp).encode(),
-            METRICS: _csv_text(untimed).encode(),
-        }
-        for name in ALSO_ROWS:
-            path = self.folder / name
-            found |= {name: path.read_bytes()} if path.exists() else {}
-        return found
+        """Returns what a checkpoint holds of its run: whose it is, and its rows."""
+        count = str(len(self.rows)).encode()
+        return {IDENTITY: self._digest.encode(), ROWS: count}
 
     def require_own(self, path: pathlib.Path, extra: Mapping[str, np.ndarray]) -> None:
         """Raises a ValueError unless the checkpoint at `path` is of this run."""
-        with untrusted_files.reading(path, "to say whose checkpoint it is"):
-            theirs = json.loads(extra[IDENTITY].tobytes())
-            self._require_stamp(path, theirs, self._accept)
+        found = extra.get(IDENTITY)
+        if found is None or found.tobytes() != self._digest.encode():
+            msg = f"Expected {path} to be of this run, got another's: remove it, or "
+            raise ValueError(msg + "use another workdir.")
 
-    def restore(self, extra: Mapping[str, np.ndarray], last: int) -> None:
-        """Writes the rows that a checkpoint holds; without a checkpoint there are none.
+    def restore(self, extra: Mapping[str, np.ndarray], every: int, last: int) -> None:
+        """Keeps the rows that a checkpoint counts; without a checkpoint there are none.
 
-        Later rows will be made again, the same. A row between two evaluations is
-        dropped if it is of a round before the `last` of this run, which became longer.
+        A row between two evaluations is dropped if it is of a round before the `last`
+        of this run, which became longer.
         """
-        every = self._keys.get("eval_every", 1)
-        for name in ALSO_ROWS:
-            if name in extra:
-                files.write_text(self.folder / name, extra[name].tobytes().decode())
-            else:
-                (self.folder / name).unlink(missing_ok=True)
+        count = int(extra[ROWS].tobytes()) if ROWS in extra else 0
+        rows = self.rows_there()[:count]
+        if len(rows) < count:
+            msg = f"Expected the {count} rows of the checkpoint in {self._table}, got "
+            raise ValueError(msg + f"{len(rows)}: restore it, or use another workdir.")
         self.rows = [
             row
-            for row in self.rows_in(extra)
+            for row in rows
             if int(row["round"]) % every == 0 or int(row["round"]) >= last
         ]
         self._write_all()
-
-    def rows_in(self, extra: Mapping[str, np.ndarray]) -> list[Row]:
-        """Returns the rows that a checkpoint holds, with times from the file."""
-        text = extra[METRICS].tobytes().decode() if METRICS in extra else ""
-        timed = {row.get("round"): row for row in _rows_in(self._table)}
-        rows = list[Row]()
-        for row in csv.DictReader(io.StringIO(text, newline="")):
-            before = timed.get(row["round"], {})
-            row |= {name: before.get(name, row[name]) for name in TIMES if name in row}
-            rows.append(row)
-        return rows
 
     @contextlib.contextmanager
     def writing(self, path: pathlib.Path | None = None) -> Iterator[None]:
@@ -164,211 +208,102 @@ class Workdir:
         try:
             yield
         except OSError as error:
-            msg = (
-                f"Expected to write {path or error.filename}, got "
-                f"{error.strerror}: run the same command again to resume."
-            )
-            raise ValueError(msg) from None
+            msg = f"Expected to write {path or error.filename}, got {error.strerror}: "
+            raise ValueError(msg + "run the same command again to resume.") from None
 
-    def rows_there(self) -> int:
-        """Returns how many whole rows the file has."""
-        return len(_rows_in(self._table))
+    def rows_there(self) -> list[Row]:
+        """Returns the whole rows that the files have."""
+        try:
+            return tables.read(self._table)
+        except (OSError, ValueError, csv.Error):  # torn, or edited
+            return []
 
     def keep_rows(self, count: int) -> None:
-        """Keeps the first `count` rows that the file has, and no others."""
-        self.rows = _rows_in(self._table)[:count]
+        """Keeps the first `count` rows that the files have, and no others."""
+        self.rows = self.rows_there()[:count]
         self._write_all()
 
     def add(self, *rows: Row) -> None:
-        """Adds `rows` to the file of evaluations, and to the disk."""
-        columns = list((self.rows or rows)[0])  # as they stand in the head
-        more = dict.fromkeys(name for row in rows for name in row)
-        if [name for name in more if name not in columns]:  # of another program
-            whole = dict.fromkeys([*columns, *more], "")
-            self.rows = [whole | row for row in (*self.rows, *rows)]
+        """Adds `rows` to the files of evaluations, and to the disk."""
+        known = list((self.rows or rows)[0])  # as they stand in the head
+        first, more = not self.rows, {name for row in rows for name in row}
+        self.rows.extend(rows)
+        if more - {*known}:  # of another program
+            names = dict.fromkeys(name for row in self.rows for name in row)
+            self.rows = [dict.fromkeys(names, "") | row for row in self.rows]
             self._write_all()
             return
-        text = _csv_text(rows, columns, head=not self.rows)
-        with (
-            self.writing(self._table),
-            open(self._table, "a", newline="", opener=files.unlinked) as file,
-        ):
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        self.rows.extend(rows)
+        for path, columns in self._tables(known).items():
+            with (
+                self.writing(path),
+                open(path, "a", newline="", opener=files.unlinked) as file,
+            ):
+                writer = csv.DictWriter(
+                    file, columns, extrasaction="ignore", lineterminator="\n"
+                )
+                if first:
+                    writer.writeheader()
+                writer.writerows(rows)
+                file.flush()
+                os.fsync(file.fileno())
 
-    def finish(self, summary: Mapping[str, Any]) -> Row:
-        """Writes the `summary`, by which the run is known to be done; returns it."""
-        whole = {
-            **summary,
-            "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-            "versions": identity.versions(),
-            IDENTITY: self._stamp,
-            **({LENGTHS: self._lengths} if self._lengths else {}),
-        }
-        files.write_text(self._summary, json.dumps(for_json(whole), indent=2) + "\n")
+    def _tables(self, columns: Sequence[str]) -> dict[pathlib.Path, list[str]]:
+        """Returns the files of rows, with the columns that each of them has."""
+        if not self._private:
+            return {self._table: list(columns)}
+        shown = tables.published(dict.fromkeys(columns), self._public)
+        hidden = [name for name in columns if name in BOTH or name not in shown]
+        return {self._table: list(shown), self.folder / f"{SIMULATOR}.csv": hidden}
+
+    def _write_all(self) -> None:
+        for path, columns in self._tables([*self.rows[0]] if self.rows else ()).items():
+            with self.writing(path):
+                if self.rows:
+                    part = [{name: row[name] for name in columns} for row in self.rows]
+                    files.write_rows(path, part)
+                else:
+                    path.unlink(missing_ok=True)
+
+    def finish(
+        self, summary: Mapping[str, Any], public: Collection[str] | None = None
+    ) -> Row:
+        """Writes the `summary`, by which the run is known to be done; returns it.
+
+        Args:
+          public: entries that a private run may publish, beside those that `rows`
+            knows; None: all of them.
+        """
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        own = {"peak_rss_mb": peak, "versions": identity.versions()}
+        own[IDENTITY] = self._digest
+        whole = shown = {**summary, **own}
+        if self._private and public is not None:
+            shown = tables.published(whole, {*public, "versions", IDENTITY})
+            hidden = {name: one for name, one in whole.items() if name not in shown}
+            files.write_text(self.folder / f"{SIMULATOR}.json", _text(hidden))
+        files.write_text(self._summary, _text(shown))
         return whole
 
     def summary(self) -> Row | None:
-        """Returns the summary, if the run has ended, and is not to become longer."""
-        if self._longer is not None or not self._summary.exists():
-            return None
-        with untrusted_files.reading(self._summary, "to be an unchanged summary"):
-            summary = json.loads(self._summary.read_text())
-            stamp = summary[IDENTITY]
-            if summary.get(LENGTHS, []) != self._lengths:
-                return None
-            self._require_stamp(self._summary, stamp, ACCEPTED)
-        return summary
-
-    def become_longer(self) -> None:
-        """Makes the run the longer one that it was opened as, if it was.
-
-        Until then nothing in the folder has changed, so that a run which is refused has
-        ended as before. Then one file changes, by which all others are understood.
-        """
-        if self._longer is None:
-            return
-        text = json.dumps(self._longer, indent=2) + "\n"
-        files.write_text(self.folder / CONFIG, text)
-        self._summary.unlink(missing_ok=True)
-        self._lengths, self._longer = self._longer[LENGTHS], None
-
-    @property
-    def _stamp(self) -> dict[str, Any]:
-        return identity.stamp(self._keys, self._files, self._identity)
-
-    def _adopt(self, own: Identity) -> None:
-        """Takes over what the run is made of, with the keys of this folder's digests.
-
-        The key of its own data is always a fresh one. It is followed by the keys of
-        initial weights, so that the data which these have seen are recognised.
-        """
-        before, keys = own.weights or TrainedOn(), origin.keys_in(self.folder)
-        if not (self.folder / KEY).exists():
-            mine = (os.urandom(origin.KEY_BYTES),) if own.keyed else ()
-            keys = *mine, *before.keys
-            if keys:
-                partial = self.folder / f"{KEY}.partial"
-                files.write_private(self.folder / KEY, b"".join(keys), partial)
-        elif own.keyed and not keys:
-            msg = f"Expected {KEY} in workdir={self.folder} to be unchanged, got a "
-            raise ValueError(msg + "damaged one: use another workdir.")
-        key = keys[0] if own.keyed else b""
-        data = {name: origin.keyed(one, key) for name, one in own.data.items()}
-        program = origin.keyed(own.program, key) if own.program else ""
-        self._identity = own._replace(data=data, program=program)
-        self._files = identity.files_of(self._keys)
-        names, digests = before.names, before.digests
-        if not self._keys.get("data.public"):
-            names = *names, str(self._keys.get("data.name", ""))
-            digests += tuple(data[one] for one in data if one.startswith("train_"))
-        self.trained_on = TrainedOn(names, digests, keys + before.keys).record()
-
-    def _require_stamp(self, path, theirs, accept: Collection[str]) -> None:
-        """Raises unless a file with a stamp is of this run, at one of its lengths."""
-        lengths = (self._keys.get("rounds"), *self._lengths)
-        known = [
-            identity.stamp(self._keys | {"rounds": n}, self._files, self._identity)
-            for n in lengths
-        ]
-        ours = next((o for o in known if o["config"] == theirs.get("config")), known[0])
-        reason = identity.difference(ours, theirs, accept)
-        if reason:
-            msg = f"Expected {path} to be of this run, got {reason}."
+        """Returns the whole summary, if the run has ended."""
+        found = summary_in(self.folder, self._summary.name)
+        if found is not None and found.get(IDENTITY) != self._digest:
+            msg = f"Expected {self._summary} to be of this run, got another's."
             raise ValueError(msg)
-
-    def _require_same(self, longer: bool) -> None:
-        """Writes config.json, or raises unless it is that of this run."""
-        path, ours = self.folder / CONFIG, self._keys
-        own = self._identity
-        about = {"data": own.data, "versions": own.versions, "devices": own.devices}
-        about |= {"frozen": own.frozen} if own.frozen else {}
-        whole = {"format": FORMAT, **self._config, IDENTITY: about}
-        whole |= {TRAINED_ON: self.trained_on}
-        whole |= {FILES: self._files} if self._files else {}
-        if not path.exists():
-            self._require_own_remains()
-            files.write_text(path, json.dumps(whole, indent=2) + "\n")
-            return
-        before = config_file.read(path)
-        theirs, self._lengths = flat(before.config), before.lengths
-        if longer and theirs | {"rounds": ours["rounds"]} == ours != theirs:
-            self._longer = {**whole, LENGTHS: [*before.lengths, theirs["rounds"]]}
-            theirs = ours
-        unlike = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
-        if unlike:
-            msg = (
-                f"Expected the config of the run in workdir={self.folder} "
-                f"({_listed(unlike, theirs)}), got {_listed(unlike, ours)}: use "
-                "another workdir"
-            )
-            msg += f", or {self._extend}." if unlike == ["rounds"] else "."
-            raise ValueError(msg)
-        for what, old, new in (
-            ("the file of ", before.files, self._files),
-            ("the data's ", before.data, own.data),
-            (STILL, {"": before.frozen}, {"": own.frozen}),
-        ):
-            for name in {**new, **old}:
-                if old.get(name) != new.get(name):
-                    msg = (
-                        f"Expected {what}{name} to be unchanged since the run in "
-                        f"workdir={self.folder} began, got another: use another "
-                        "workdir."
-                    )
-                    raise ValueError(msg)
-
-    def _require_own_remains(self) -> None:
-        """Raises if a folder without a config.json has what another run left.
-
-        Files that cannot be read are refused by their readers.
-        """
-        stamp, path = None, self._summary
-        with contextlib.suppress(Exception):
-            stamp = json.loads(path.read_text())[IDENTITY]
-        with contextlib.suppress(Exception):
-            last = checkpoint.rounds(self.checkpoints)[-1]
-            newest = checkpoint.path_of(self.checkpoints, last)
-            saved = checkpoint.array_of(newest, checkpoint.EXTRA + IDENTITY)
-            stamp, path = json.loads(saved.tobytes()), newest
-        if stamp is not None:
-            self._require_stamp(path, stamp, ACCEPTED)
-
-    def _write_all(self) -> None:
-        with self.writing(self._table):
-            if self.rows:
-                files.write_rows(self._table, self.rows)
-            else:
-                self._table.unlink(missing_ok=True)
+        return found
 
 
-def _rows_in(path: pathlib.Path) -> list[Row]:
-    """Returns the whole rows of a csv file that may be missing, torn or edited."""
-    try:
-        rows = files.read_rows(path, whole=True)
-    except (OSError, ValueError, csv.Error):
-        return []
-    return [dict(row) for row in rows if None not in row and None not in row.values()]
+def summary_in(folder: pathlib.Path, name: str = SUMMARY) -> Row | None:
+    """Returns the summary in a folder, with what simulator.json has; None: no end."""
+    if not (folder / name).exists():
+        return None
+    whole: Row = {}
+    for path in (folder / name, folder / f"{SIMULATOR}.json"):
+        if path.exists():
+            with untrusted_files.reading(path, "to be an unchanged summary"):
+                whole |= dict(json.loads(path.read_text()))
+    return whole
 
 
-def _csv_text(
-    rows: Sequence[Row], columns: Sequence[str] = (), *, head: bool = True
-) -> str:
-    """Returns rows as csv, with a `head` or without; empty, if there are none."""
-    if not rows:
-        return ""
-    text = io.StringIO()
-    writer = csv.DictWriter(
-        text, columns or list(rows[0]), restval="", lineterminator="\n"
-    )
-    if head:
-        writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def _listed(keys: Sequence[str], values: Mapping[str, Any]) -> str:
-    shown = ", ".join(f"{key}={values.get(key)!r}" for key in keys[:3])
-    return shown + (", ..." if len(keys) > 3 else "")
+def _text(whole: Mapping[str, Any]) -> str:
+    return json.dumps(for_json(whole), indent=2) + "\n"

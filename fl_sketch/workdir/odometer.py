@@ -50,11 +50,7 @@ class NoTotal(ValueError):
 
 
 def read(folder: str | os.PathLike) -> Entries:
-    """Returns the entries of `folder`.
-
-    Raises:
-      ValueError: for a file that was damaged.
-    """
+    """Returns the entries of `folder`; raises a ValueError for a damaged file."""
     path = pathlib.Path(folder) / FILE
     if not path.exists():
         return {}

@@ -1,58 +1,39 @@
 """The release of a private run: its model, its guarantee, and a page on both.
 
 A run's folder is only for the simulator: checkpoints have client states and
-participation, and rows have metrics of clients. So nothing is copied from there. A
-release is four new files: the parameters after the last round, how to use them, the
-numbers of the guarantee, and a page.
+participation, and simulator.csv has metrics of clients. So nothing is copied from
+there. A release is four new files: the parameters after the last round, how to use
+them (params.json), the numbers of the guarantee (privacy.json), and a page (MODEL.md).
+The guarantee is that of the run's entry in the privacy ledger.
 """
 
 import contextlib
-import importlib.metadata
 import json
 import math
 import os
 import pathlib
 import shutil
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-import fl_sketch
-from fl_sketch.core import files, untrusted_files, validate
+from fl_sketch.core import files, plugins, pretrained, untrusted_files
 from fl_sketch.core.hashing import SHUFFLED_UP_TO
 from fl_sketch.models import params_io
-from fl_sketch.models.params_io import FORMS, Arrays
-from fl_sketch.privacy import accounting
+from fl_sketch.models.params_io import Arrays
+from fl_sketch.privacy import accounting, guarantee
 from fl_sketch.privacy.guarantee import Guarantee, rounded_up
-from fl_sketch.workdir import (
-    checkpoint,
-    model_page,
-    odometer,
-    origin,
-    released_model,
-    secrets,
-    weights,
-)
-from fl_sketch.workdir.folder import SUMMARY
-from fl_sketch.workdir.model_page import HIDDEN, PAGE, PROMISE
+from fl_sketch.workdir import odometer, secrets, weights
 from fl_sketch.workdir.odometer import RUN
-from fl_sketch.workdir.origin import SIDECAR
+from fl_sketch.workdir.weights import CONFIG, SIDECAR, SUMMARY, TRAINED_ON
 
-ROUND = "state/server/round"  # in a checkpoint
+PROMISE, PAGE = "privacy.json", "MODEL.md"
 NETWORK = "network/run"  # in the folder of a run of `fl_sketch.network`
-SHUFFLED = (
-    "{}, if an attacker can predict the shuffle: its seed is secret, but it is a fast "
-    "hash and no cipher. Towards such an attacker epsilon is at most {}"
-)
-OF_EXAMPLES = (  # what is not protected if the unit is an example
-    "how many examples a client has",  # the sampling rate says it
-    "which client has which examples: if labels decide it, one can move others",
-)
-PACKAGES = ("jax", "numpy", "dp-accounting")
-ROUNDING = 1e-6  # of an epsilon that is counted again
-OTHERS = {  # files by which a folder is known to be that of something else
-    "a sweep": ("sweep.csv", "sweep.json"),
-    "a comparison": ("search.csv", "comparison.csv", "standings.md"),
-}
+OF_SUMMARY = ("noise", "bound", "threshold", "smallest_cohort", "versions")
+NAMES = ("algorithm", "dataset", "model")  # in params.json; they may be paths
+PUBLIC = (  # what else of params.json a release has; the rest, as paths, stays at home
+    "part", "size", "loss", "options", "outputs", "class_names", "round", "pretrained",
+    TRAINED_ON,
+)  # fmt: skip
 LAST_BITS = (
     "the last bits of float arithmetic that rounding does not remove "
     "(fl_sketch/privacy/gaussian.py)"
@@ -62,95 +43,147 @@ UNPROTECTED = (
     "the planned number of clients, the model, its size and all other keys of the "
     "config",
     "the choice of config keys, unless other data were used for it",
-    "the time that rounds take, and columns of the run that begin with simulator_only_",
+    "the time that rounds take, and all else of simulator.csv in the run's folder",
 )
+SHUFFLED = (
+    "{}, if an attacker can predict the shuffle: its seed is secret, but it is a fast "
+    "hash and no cipher. Against such an attacker epsilon is at most {}"
+)
+OF_EXAMPLES = (  # what is not protected if the unit is an example
+    "how many examples a client has",  # the sampling rate says it
+    "which client has which examples: if labels decide it, one can move others",
+)
+HIDDEN = {  # what the accountant assumes to be secret besides the noise, by unit
+    "client": "which clients took part in which round",
+    "example": "which examples were in which batch",
+}
+INSTEAD = {  # what somebody's data are compared with, by relation
+    "add_remove": "had not taken part",
+    "replace_one": "had been any other",
+}
+SUMS = {  # who saw the messages of clients
+    "one program": "simulated in one program, which saw every client's message",
+    "network": "of messages that sites sent to a coordinator, which saw each of them",
+    "masked network": "of integers that sites sent under masks. The coordinator saw "
+    "only sums, if it and who made the sites' kits followed the protocol",
+}
+TRUST = {  # who added the noise, and must be trusted with what
+    "central": "added by the server to the sum. It saw every message, so it must be "
+    "trusted. The guarantee covers the models of all rounds, and not the messages",
+    "local": "added by every client, here in a simulation, whose program must be "
+    "trusted. With clients on machines of their own no other party must be",
+    "one's own": "that of a mechanism which is not one of fl_sketch: its code decides "
+    "who adds the noise, and how long a message may be",
+}
+SHARES = (  # of the noise, by every client
+    "a share added by every client. The guarantee covers the sums, and needs secure "
+    "aggregation, which reveals no single message. It holds against anyone who knows "
+    "no client's share, and so not against a client. Of the {:g} clients of a round, "
+    "{:g} may have dropped out or shown an observer their shares"
+)
+PUBLIC_DATA = "The config calls these data public: they may need no protection."
+BY_CALL = (
+    "A call of `engine.simulate` does not record the model's code, its inputs and the "
+    "name of the data set: write here what users need."
+)
+TEMPLATE = """# {model}, trained privately on {dataset}
+
+A model `{model}` of {d} parameters, of which {trained} were trained on the data set \
+`{dataset}` by the federated algorithm `{algorithm}` in {rounds} rounds. {by_call}
+
+## Privacy guarantee
+
+The parameters are ({up}, {delta!r})-differentially private per {unit}. For every \
+{unit}, any result computed from them has a probability of at most e^{up} times its \
+probability if this {unit}{of} {instead}, plus {delta!r}, and the other way round. \
+This holds whatever an observer knows about all other data, if the observer does not \
+learn {secret}the noise. {public_data}
+
+- Unit: {unit}{site}; neighbours: {relation}.
+- Sampling: {sampling}{within}, rate {sampling_rate:.4g}.
+- Bound of every {bounded}: {bound}, {threshold}{average}.
+- Sums: {sums}. There are {count}{beside}.
+- Noise: {distribution}, of a standard deviation of at least {z} times the bound, \
+{trust}.
+- Accountant: {accountant}.
+- Randomness: noise, cohorts and batches from {noise_from}; sketches and random \
+initial weights from the seed of the config.
+{others}
+All numbers of the guarantee are in `privacy.json`.
+
+## What is not protected
+
+{not_protected}
+
+## How to load it
+
+`params.json` has the shapes of the arrays, and what the model takes if a config \
+trained it.
+
+```python
+from safetensors.flax import load_file
+params = load_file("params.safetensors")
+```
+{use}"""
+USE = """
+With fl_sketch installed:
+
+```python
+from fl_sketch import run
+model = run.load_trained(".")
+{}
+```
+"""
 
 
-class Release(NamedTuple):
-    """All that is published of a run.
+def release(workdir: str | os.PathLike, out: str | os.PathLike) -> list[str]:
+    """Publishes the finished private run in a folder; returns lines on what it wrote.
 
-    Attributes:
-      params: the whole model by path, with the arrays that did not train.
-      promise: the contents of privacy.json.
-      model: the page's section on the model.
-      about: the contents of params.json.
-      seen: the record of the data that it has seen.
+    The folder `out`, which is new or empty, gets four files, all or none.
     """
-
-    params: Arrays
-    promise: dict[str, Any]
-    model: dict[str, Any]
-    about: dict[str, Any]
-    seen: origin.Record
-
-
-def release(
-    workdir: str | os.PathLike, out: str | os.PathLike, form: str = FORMS[0]
-) -> list[str]:
-    """Publishes a finished private run; returns lines on what was written.
-
-    Args:
-      workdir: the folder of the run.
-      out: a folder that is new or empty, which gets four files, all or none.
-      form: one of `FORMS`, how parameters are written.
-
-    Raises:
-      ValueError: in one line, for a run that may not be published or cannot be read.
-      OSError: if the files cannot be written.
-    """
-    validate.one_of(FORMS, format=form)
-    folder = pathlib.Path(out).resolve()
-    empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    _require(
-        bool(str(out)) and empty, "out to be a new or an empty folder", f"out={out}"
-    )
-    found = read(workdir)
-    with _appearing(folder) as partial:
-        _write(found, partial, form)
-    promise, epsilon = found.promise, rounded_up(found.promise["epsilon"])
-    still = found.model["d"] - found.model["trained"]
-    more = f", and {still} that did not train" * bool(still)
+    folder, target = pathlib.Path(workdir), pathlib.Path(out).resolve()
+    empty = not target.exists() or (target.is_dir() and not any(target.iterdir()))
+    _require(str(out) and empty, "out to be a new or an empty folder", f"out={out}")
+    _require((folder / CONFIG).is_file(), "workdir to be the folder of a run", folder)
+    got = f"workdir={folder}, which has not finished"
+    _require((folder / SUMMARY).is_file(), "the folder of a finished run", got)
+    summary, about = _json(folder / SUMMARY), _json(folder / SIDECAR)
+    entries = odometer.read(folder)
+    own = _publishable(folder, entries)
+    try:
+        promise = promise_of(summary, about, own) | _of_all(entries)
+        masked = "masked network" if own.plan.integers else "network"
+        networked = (folder / NETWORK).is_file()
+        promise["sums"] = masked if networked else "one program"
+        params = weights.read(str(folder))
+        same = params_io.digest(params) == summary["params_digest"]
+        expected = f"an unchanged model of round {promise['rounds']} in {folder}"
+        same = same and summary["rounds"] == about["round"] == promise["rounds"]
+        _require(same, expected, "another")
+        public = public_of(about, private=not own.public)
+        text = page_of(promise, public, params, summary["d"])
+    except (KeyError, AttributeError, TypeError) as error:
+        lacks = str(error.args[0]).splitlines()[0].strip("\"'")
+        msg = f"Expected an unchanged run, got workdir={folder} without {lacks}."
+        raise ValueError(msg) from None
+    with _appearing(target) as partial:
+        weights.write_arrays(partial, params, public)
+        numbers = json.dumps(promise, indent=2, allow_nan=False) + "\n"
+        files.write_text(partial / PROMISE, numbers)
+        files.write_text(partial / PAGE, text)
+    size = sum(leaf.size for leaf in params.values())
     return [
-        f"wrote params.{form}, {SIDECAR}, {PROMISE} and {PAGE} to {out}: "
-        f"{found.model['trained']} parameters, those of the last checkpoint{more}",
-        f"privacy spent per {promise['unit']}: epsilon = {epsilon} at delta = "
-        f"{promise['delta']:g}; {PAGE} lists what is not protected",
+        f"wrote {weights.FILE}, {SIDECAR}, {PROMISE} and {PAGE} to {out}: {size} "
+        f"parameters, of which {summary['d']} were trained",
+        f"privacy spent per {own.unit}: epsilon = {rounded_up(promise['epsilon'])} at "
+        f"delta = {own.delta:g}; {PAGE} lists what is not protected",
     ]
 
 
-def read(workdir: str | os.PathLike) -> Release:
-    """Returns what may be published of a run.
-
-    Raises:
-      ValueError: in one line, for a folder of anything but a private run that is over
-        and whose randomness was the system's, or for files that do not fit together.
-    """
-    folder = pathlib.Path(workdir)
-    there = f"workdir={folder}"
-    for kind, names in OTHERS.items():
-        own = not any((folder / name).exists() for name in names)
-        _require(own, "workdir to be the folder of one run", f"{kind}'s, {there}")
-    path = folder / origin.CONFIG
-    _require(path.is_file(), "workdir to be the folder of a run", there)
-    got = f"{there}, which has not finished: train it to its end, then release it"
-    _require((folder / SUMMARY).is_file(), "a finished run", got)
-    summary, about = _json(folder / SUMMARY), _json(folder / origin.SIDECAR)
-    try:
-        _require_publishable(summary, folder)
-        entries = odometer.read(folder)
-        own = _counted(summary, entries)
-        promise = _promise(summary, about, own) | _of_all(entries)
-        promise["sums"] = _sums(folder, own)
-        params = weights.whole(folder, _params(folder, summary))
-        model = released_model.facts(about, params) | {"trained": summary["d"]}
-        public = released_model.public(about, params, private=not own.public)
-        seen = about[origin.TRAINED_ON]
-        record = json.loads(origin.text_of(seen, released=True))
-        return Release(params, promise, model, public | record, seen)
-    except (KeyError, AttributeError, TypeError) as error:
-        lacks = str(error.args[0]).splitlines()[0].strip("\"'")
-        msg = f"Expected an unchanged run, got {there} without {lacks}."
-        raise ValueError(msg) from None
+def _require(holds: Any, expected: str, got: Any) -> None:
+    if not holds:
+        msg = f"Expected {expected}, got {got}."
+        raise ValueError(msg)
 
 
 def _json(path: pathlib.Path) -> dict[str, Any]:
@@ -177,131 +210,57 @@ def _appearing(folder: pathlib.Path) -> Iterator[pathlib.Path]:
         raise
 
 
-def _write(found: Release, folder: pathlib.Path, form: str) -> None:
-    """Writes the files, and reads them back."""
-    promise, about = (
-        json.dumps(whole, indent=2, allow_nan=False) + "\n"
-        for whole in (found.promise, found.about)
-    )
-    page = model_page.written(found.promise, found.model, form)
-    texts = {folder / SIDECAR: about, folder / PROMISE: promise, folder / PAGE: page}
-    params = folder / f"params.{form}"
-    weights.save(params, found.params, found.seen, released=True)
-    for path, text in texts.items():
-        files.write_text(path, text)
-    right = {path: path.read_text() == text for path, text in texts.items()}
-    right[params] = _bits(params_io.load(params)) == _bits(found.params)
-    if not all(right.values()):
-        wrong = min(right, key=right.__getitem__)
-        msg = f"Expected {wrong.name} to read back as written, got other bytes."
-        raise OSError(msg)
-
-
-def _require(holds: bool, expected: str, got: str) -> None:
-    if not holds:
-        msg = f"Expected {expected}, got {got}."
-        raise ValueError(msg)
-
-
-def _require_publishable(summary, folder: pathlib.Path) -> None:
-    """Raises unless a run is private, no simulation, and over."""
-    there, z = f"workdir={folder}", summary.get("noise_multiplier")
-    _require(bool(z), "a private run", f"noise_multiplier={z} in {there}")
-    system = summary["randomness"] == "system"
-    got = f"{there}, a simulation: its noise follows from config.seed, so that it is "
-    got += "not private"
-    _require(system, "privacy.randomness=system to publish a run", got)
-    epsilon = summary["epsilon"]
-    finite = epsilon is not None and math.isfinite(epsilon)
-    _require(finite, "a run with a finite epsilon", f"epsilon={epsilon} in {there}")
+def _publishable(folder: pathlib.Path, entries: Mapping[str, Guarantee]) -> Guarantee:
+    """Returns the run's own entry in the ledger, if it may be published."""
+    own, there = entries.get(RUN), f"workdir={folder}"
+    got = f"{there}: {weights.FILE} and {SIDECAR} there are the model of a run without "
+    _require(own and own.private, f"a private run in {odometer.FILE}", got + "privacy")
+    assert own
+    got = f"{there}, a simulation: its noise follows from the seed and protects no one"
+    _require(own.randomness == "system", "a run with privacy.randomness=system", got)
+    _require(math.isfinite(own.spent()), "a finite epsilon", f"inf in {there}")
     for name in (secrets.FILE, secrets.PARTIAL):
         got = f"{there} with the secret of its noise ({name})"
         _require(not (folder / name).exists(), "a finished run", got)
-
-
-def _counted(summary, entries: Mapping[str, Guarantee]) -> Guarantee:
-    """Returns the run's own entry in the odometer, if that and the summary agree."""
-    expected = f"{odometer.FILE} to count this run once"
-    _require(RUN in entries, expected, "no entry of it")
-    own = entries[RUN]
-    counted = {
-        "noise_multiplier": own.noise_multiplier,
-        "delta": own.delta,
-        "privacy_unit": own.unit,
-        "relation": own.plan.relation,
-        "randomness": own.randomness,
-        "rounds": own.plan.steps // own.per_round,
-    }
-    for name, value in counted.items():
-        expected = f"{name}={value!r} in summary.json, as {odometer.FILE} counts"
-        _require(summary[name] == value, expected, f"{name}={summary[name]!r}")
-    least = own._replace(accountant=summary["accountant"]).spent()
-    enough = summary["epsilon"] * (1 + ROUNDING) >= least
-    expected = f"epsilon >= {rounded_up(least, 6)} in summary.json, as the run spent"
-    _require(enough, expected, f"epsilon={summary['epsilon']}")
     return own
 
 
-def _promise(summary, about, own: Guarantee) -> dict[str, Any]:
+def promise_of(summary, about, own: Guarantee) -> dict[str, Any]:
     """Returns what privacy.json holds of the run itself."""
-    threshold = ("threshold",) * (summary["bound"] == "adaptive")
-    now = {name: importlib.metadata.version(name) for name in PACKAGES}
-    return {
-        "unit": own.unit,
-        "relation": own.plan.relation,
-        "sampling": own.plan.sampling,
-        "sampling_rate": own.plan.rate,
-        "rounds": summary["rounds"],
-        "releases_a_round": summary["releases"],
-        "released_beside": [*threshold],
-        "noise_multiplier": own.noise_multiplier,
-        "noise": summary["noise"],
-        "cohort": own.plan.sample,
-        "smallest_cohort": summary["smallest_cohort"],
-        "distribution": own.plan.noise,
-        "bits": own.plan.integers.bits if own.plan.integers else None,
-        "bound": summary["bound"],
-        "threshold": summary["threshold"],
-        "epsilon": summary["epsilon"],
-        "delta": own.delta,
-        "accountant": summary["accountant"],
-        "randomness": own.randomness,
-        "noise_from": "a secret of the operating system",
-        "public_data": own.public,
-        "not_protected": _unprotected(summary, about, own),
-        "versions": {
-            "of_the_run": {name: summary["versions"][name] for name in PACKAGES[:2]},
-            "of_the_release": {"fl_sketch": fl_sketch.__version__, **now},
-        },
-    }
-
-
-def _sums(folder: pathlib.Path, own: Guarantee) -> str:
-    """Returns who saw the messages of clients; a network masks those of integers."""
-    if not (folder / NETWORK).is_file():
-        return "one program"
-    return "masked network" if own.plan.integers else "network"
-
-
-def _unprotected(summary, about, own: Guarantee) -> list[str]:
-    """Returns what the guarantee of a run does not cover, in words."""
-    lines, plan = [*UNPROTECTED], own.plan
+    plan, unprotected = own.plan, [*UNPROTECTED]
     shuffled = own.unit == "example" or plan.population > SHUFFLED_UP_TO
     if shuffled and plan.sampling != "everyone":
         all_in = plan._replace(sampling="everyone", sample=plan.population, cut=0.0)
         name = accounting.accountant_for(all_in)
         known = own._replace(plan=all_in, accountant=name).spent()
-        lines += [SHUFFLED.format(HIDDEN[own.unit], rounded_up(known))]
+        unprotected.append(SHUFFLED.format(HIDDEN[own.unit], rounded_up(known)))
     if not plan.integers:  # whose sums are exact
-        lines += [LAST_BITS]
+        unprotected.append(LAST_BITS)
     if own.unit == "example":
-        lines += [*OF_EXAMPLES]
+        unprotected += OF_EXAMPLES
     if any(name.startswith("validation_") for name in summary):
-        lines += ["the validation data"]
+        unprotected.append("the validation data")
     if begun := pathlib.Path(about.get("init_from", "")).name:
         first = f"what the first model, {begun}, was trained on"
-        lines += [f"{first}, which counts as public"]
-    return lines
+        unprotected.append(f"{first}, which counts as public")
+    threshold = ("threshold",) * (summary["bound"] == "adaptive")
+    return {
+        **{name: summary[name] for name in OF_SUMMARY},
+        **own.facts,
+        "unit": own.unit,
+        "sampling": plan.sampling,
+        "sampling_rate": plan.rate,
+        "rounds": plan.steps // own.per_round,
+        "released_beside": [*threshold],
+        "cohort": plan.sample,
+        "distribution": plan.noise,
+        "bits": plan.integers.bits if plan.integers else None,
+        "epsilon": own.spent(),
+        "delta": own.delta,
+        "noise_from": "a secret of the operating system",
+        "public_data": own.public,
+        "not_protected": unprotected,
+    }
 
 
 def _of_all(entries: Mapping[str, Guarantee]) -> dict[str, Any]:
@@ -316,25 +275,76 @@ def _of_all(entries: Mapping[str, Guarantee]) -> dict[str, Any]:
     return {"all_runs": {"runs": whole.runs, "epsilon": epsilon, "delta": whole.delta}}
 
 
-def _params(folder: pathlib.Path, summary) -> Arrays:
-    """Returns what trained, of the last checkpoint; its other leaves are not read."""
-    last, rounds = summary["rounds"], checkpoint.rounds(folder / "checkpoints")
-    expected = f"round {last} to have the newest checkpoint"
-    got = f"{f'round {rounds[-1]}' if rounds else 'none'} in workdir={folder}"
-    _require(rounds[-1:] == [last], expected, got)
-    path = checkpoint.path_of(folder / "checkpoints", last)
-    try:
-        number = int(checkpoint.array_of(path, ROUND))
-        found = weights.in_checkpoint(path)
-    except Exception as error:  # zipfile and numpy raise a dozen kinds
-        msg = f"Expected {path} to be an unchanged checkpoint, got: {error}."
-        raise ValueError(msg) from None
-    size = sum(leaf.size for leaf in found.values())
-    expected = f"{summary['d']} parameters after round {last} in {path}"
-    right = (size, number) == (summary["d"], last)
-    _require(right, expected, f"{size} after round {number}")
+def public_of(about: Mapping[str, Any], *, private: bool) -> dict[str, Any]:
+    """Returns what all may know of a model, of which `about` is params.json.
+
+    If the training data are `private`, they may not have decided its vocabulary.
+    """
+    found: dict[str, Any] = {name: _last(about[name]) for name in NAMES}
+    found |= {name: about[name] for name in PUBLIC if name in about}
+    if inputs := {**about.get("inputs", {})}:
+        if "vocabulary_file" in inputs:
+            inputs["vocabulary_file"] = _last(inputs["vocabulary_file"])
+        own = private and inputs.get("tokenizer", {}).get("found_in_training")
+        words = "a vocabulary that does not depend on private data"
+        _require(not own, words, "one found in the private training texts")
+        found["inputs"] = inputs
     return found
 
 
-def _bits(params: Arrays) -> dict[str, tuple]:
-    return {name: (x.dtype, x.shape, x.tobytes()) for name, x in params.items()}
+def _last(path: str) -> str:
+    """Returns a path's last part, behind what begins the name of its kind."""
+    kinds = (pretrained.PREFIX, "synthetic/")
+    start = "".join(one for one in kinds if path.startswith(one))
+    return start + pathlib.Path(path).name
+
+
+def page_of(
+    promise: Mapping[str, Any], public: Mapping[str, Any], params: Arrays, trained: int
+) -> str:
+    """Returns MODEL.md of privacy.json, params.json, and how many numbers trained."""
+    client, everyone = promise["unit"] == "client", promise["sampling"] == "everyone"
+    trust = TRUST.get(promise["noise"])
+    if trust is None:
+        least, cohort = promise["smallest_cohort"], promise["cohort"]
+        trust = SHARES.format(cohort, cohort - least)
+        if not everyone:
+            trust += ". It does not hold against an observer who knows which clients "
+            trust += "took part, as a server does and in masked sums every client"
+    others, use = "", ""
+    if both := promise.get("all_runs"):
+        total = both["epsilon"]
+        others = (
+            f"- Other runs used these data. All {both['runs']} counted runs together "
+            f"spent (epsilon, delta) = ({'inf' if total is None else rounded_up(total)}"
+            f", {both['delta']!r}), which is a guarantee only if they were planned in "
+            "advance. Runs in other folders are not in it.\n"
+        )
+    if "inputs" in public and not plugins.named(public["model"]):
+        use = USE.format("predictions = run.predict(model, inputs)")
+        if public["model"] == "language_model":
+            use = USE.format('text = run.generate(model, "It is", tokens=200)')
+    words = {
+        "d": sum(leaf.size for leaf in params.values()),
+        "trained": trained,
+        "by_call": "" if "inputs" in public else BY_CALL,
+        "up": rounded_up(promise["epsilon"]),
+        "of": " and all of its data" if client else " of a client",
+        "instead": INSTEAD[promise["relation"]],
+        "secret": "" if everyone else f"{HIDDEN[promise['unit']]}, or ",
+        "public_data": PUBLIC_DATA * promise["public_data"],
+        "site": ", a site with all its data" * promise["sums"].endswith("network"),
+        "within": "" if client else " batches of a client's examples",
+        "bounded": "client's message" if client else "example's gradient",
+        "average": " on average in the rounds of the last row of metrics.csv"
+        * (promise["bound"] == "adaptive"),
+        "sums": SUMS[promise["sums"]],
+        "count": promise["rounds"] * promise["releases"],
+        "beside": ", and further released numbers" * bool(promise["released_beside"]),
+        "z": guarantee.rounded_down(promise["noise_multiplier"]),
+        "trust": trust,
+        "others": others,
+        "not_protected": "\n".join(f"- {line}" for line in promise["not_protected"]),
+        "use": use,
+    }
+    return TEMPLATE.format_map({**public, **promise, **words})

@@ -39,6 +39,17 @@ DROPPED = {  # keys that only older configs have, and their defaults
     "privacy.watch_loss": 5.0,
     "privacy.watch_noise": 0.0,
 }
+DROPPED = {  # keys that only older configs have, and their defaults
+    "cohort.available": "",
+    "cohort.deadline": 0.0,
+    "cohort.jitter": 0.0,
+    "cohort.period": 0,
+    "cohort.sending": 0.0,
+    "cohort.times": "",
+    "network.graph": "none",
+    "network.relay": "flood",
+    "personal_steps": 0,
+}
 
 
 class Secret:
@@ -112,11 +123,7 @@ def simulated(keys: Mapping[str, Any]) -> Secret:
 
 
 def kept(folder: pathlib.Path) -> Secret | None:
-    """Returns the secret in `folder`, if there is one.
-
-    Raises:
-      ValueError: for a file that is not a secret as it was written.
-    """
+    """Returns the secret in `folder`, if there is one, as it was written."""
     path = folder / FILE
     try:
         facts = path.lstat()
@@ -124,10 +131,8 @@ def kept(folder: pathlib.Path) -> Secret | None:
         return None
     private = stat.S_ISREG(facts.st_mode) and not facts.st_mode & 0o077
     if not private or facts.st_uid != os.geteuid():
-        msg = (
-            f"Expected {path} to be readable by its owner only, got "
-            f"{stat.filemode(facts.st_mode)} of user {facts.st_uid}."
-        )
+        msg = f"Expected {path} to be readable by its owner only, got "
+        msg += f"{stat.filemode(facts.st_mode)} of user {facts.st_uid}."
         raise ValueError(msg)
     raw = path.read_bytes()
     if len(raw) not in (chacha.KEY_BYTES, 2 * chacha.KEY_BYTES):
@@ -146,13 +151,8 @@ def keep_program(
 ) -> None:
     """Writes beside the `secret` in `folder` which program its rounds have.
 
-    Args:
-      program: the digest of it.
-      counted: whether a round of the run was counted.
-
-    Raises:
-      ValueError: if rounds were counted, for another program than theirs, or if none
-        is known.
+    If rounds were `counted`, it must be theirs: raises a ValueError for another one.
+    `program` is a digest.
     """
     before = (folder / FILE).read_bytes()[chacha.KEY_BYTES :]
     if not counted:

@@ -1,4 +1,10 @@
-"""Tables to paste, in Markdown, and their numbers."""
+r"""Tables in Markdown, and their numbers.
+
+>>> print("\n".join(markdown([["a_b", "n|m"], ["90 %", "1 +- 2"]])))
+| a_b | n\|m |
+| --- | --- |
+| 90 % | 1 +- 2 |
+"""
 
 import math
 import pathlib
@@ -14,7 +20,10 @@ Cells = Sequence[Sequence[str]]  # a head, and then the rows
 def markdown(cells: Cells) -> list[str]:
     """Returns the lines of a table in Markdown."""
     head, *rows = cells
-    return [_markdown_row(row) for row in (head, ["---"] * len(head), *rows)]
+    return [
+        "| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |"
+        for row in (head, ["---"] * len(head), *rows)
+    ]
 
 
 def aligned(cells: Cells) -> list[str]:
@@ -59,7 +68,3 @@ def named(values: Mapping[str, Any], between: str = ", ") -> str:
     'client.rate=0.1, seed=3'
     """
     return between.join(f"{key}={shown(value)}" for key, value in values.items())
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"

@@ -1,10 +1,6 @@
-"""Rows for programs that watch runs: TensorBoard, wandb and mlflow.
-
-Columns that only the simulator of a private run may see stay in the run's folder.
-"""
+"""Rows for programs that watch runs, TensorBoard and wandb: what may be published."""
 
 import contextlib
-import hashlib
 import importlib
 import importlib.util
 import numbers
@@ -13,94 +9,60 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from fl_sketch.core import validate
-from fl_sketch.workdir.rows import MARK
+from fl_sketch.core import files
+from fl_sketch.workdir import rows
 
-NAMES = ("wandb", "mlflow")  # services
-TENSORBOARD = "tensorboardX"
+TENSORBOARD, WANDB = "tensorboardX", "wandb"
 PROJECT = "fl_sketch"
+ID = "wandb_id"  # in the folder, drawn once
 Write = Callable[[Mapping[str, Any]], None]
 
 
-def require_installed(tracker: str, tensorboard: bool = False) -> None:
-    """Raises a ValueError in one line unless what is asked for is installed."""
-    validate.one_of(("", *NAMES), tracker=tracker)
-    if tracker and importlib.util.find_spec(tracker) is None:
-        msg = f"Expected {tracker} to be installed, got tracker={tracker} without it: "
-        raise ValueError(msg + f"pip install {tracker}.")
-    if tensorboard and importlib.util.find_spec(TENSORBOARD) is None:
-        msg = f"Expected {TENSORBOARD} to be installed, got tensorboard=True without "
-        raise ValueError(msg + "it.")
+def require_installed(name: str) -> None:
+    """Raises a ValueError in one line unless a tracker is installed."""
+    if importlib.util.find_spec(name) is None:
+        msg = f"Expected {name} to be installed, got none: pip install {name}."
+        raise ValueError(msg)
 
 
 @contextlib.contextmanager
-def tracking(
-    name: str, folder: str | os.PathLike, config: Mapping[str, Any], after: int = 0
+def tensorboard(folder: pathlib.Path, after: int, private: bool) -> Iterator[Write]:
+    """Yields what writes rows to a folder; events `after` this round are dropped."""
+    board: Any = importlib.import_module(TENSORBOARD)
+    writer = board.SummaryWriter(str(folder / "tensorboard"), purge_step=after + 1)
+
+    def write(row: Mapping[str, Any]) -> None:
+        for name, value in _numbers(row, private).items():
+            writer.add_scalar(name, value, row["round"])
+        writer.flush()
+
+    yield write
+
+
+@contextlib.contextmanager
+def wandb(
+    folder: pathlib.Path, config: Mapping[str, Any], private: bool
 ) -> Iterator[Write]:
-    """Yields a function that sends a row of the run in `folder` to tracker `name`.
-
-    The run there has the name of the folder and the values of the `config`, by dotted
-    keys. wandb's own variables say where rows go, and so does MLFLOW_TRACKING_URI;
-    without it mlflow writes to the folder, as TensorBoard does. A resumed run continues
-    `after` some round, and TensorBoard drops later events.
-    """
-    services = {"wandb": _wandb, "mlflow": _mlflow, TENSORBOARD: _tensorboard(after)}
-    with services[name](pathlib.Path(folder).absolute(), config) as send:
-
-        def write(row: Mapping[str, Any]) -> None:
-            values = {
-                key: float(value)
-                for key, value in row.items()
-                if isinstance(value, numbers.Real)
-                and (name == TENSORBOARD or not key.startswith(MARK))
-            }
-            send(values, int(row["round"]))
-
-        yield write
-
-
-def _tensorboard(after: int):
-    @contextlib.contextmanager
-    def board(folder: pathlib.Path, config: Mapping[str, Any]):
-        del config
-        board: Any = importlib.import_module(TENSORBOARD)
-        writer = board.SummaryWriter(str(folder / "tensorboard"), purge_step=after + 1)
-
-        def send(values: dict[str, float], step: int) -> None:
-            for name, value in values.items():
-                if name != "round":
-                    writer.add_scalar(name, value, step)
-            writer.flush()
-
-        yield send
-
-    return board
-
-
-@contextlib.contextmanager
-def _wandb(folder: pathlib.Path, config: Mapping[str, Any]):
-    wandb: Any = importlib.import_module("wandb")
-    run = wandb.init(
+    """Yields what sends rows to wandb, whose variables say where they go."""
+    path, module = folder / ID, importlib.import_module(WANDB)
+    if not path.exists():
+        files.write_text(path, os.urandom(8).hex())
+    run: Any = module.init(
         project=os.environ.get("WANDB_PROJECT", PROJECT),
-        name=folder.name,
-        id=hashlib.sha256(str(folder).encode()).hexdigest()[:16],
+        name=folder.absolute().name,
+        id=path.read_text(),
         dir=str(folder),
         config=dict(config),
         resume="allow",
         settings={"console": "off"},  # the screen shows what only the simulator may see
     )
     try:
-        yield lambda values, step: run.log(values, step=step)
+        yield lambda row: run.log(_numbers(row, private), step=int(row["round"]))
     finally:
         run.finish()
 
 
-@contextlib.contextmanager
-def _mlflow(folder: pathlib.Path, config: Mapping[str, Any]):
-    mlflow: Any = importlib.import_module("mlflow")
-    if not os.environ.get("MLFLOW_TRACKING_URI"):
-        mlflow.set_tracking_uri((folder / "mlflow").as_uri())
-    mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT))
-    with mlflow.start_run(run_name=folder.name):
-        mlflow.log_params({key: str(value)[:500] for key, value in config.items()})
-        yield lambda values, step: mlflow.log_metrics(values, step=step)
+def _numbers(row: Mapping[str, Any], private: bool) -> dict[str, float]:
+    shown = rows.published(row) if private else row
+    found = {k: v for k, v in shown.items() if isinstance(v, numbers.Real)}
+    return {name: float(value) for name, value in found.items() if name != "round"}

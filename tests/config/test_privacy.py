@@ -9,7 +9,6 @@ from fl_sketch.config import parse
 from fl_sketch.privacy import accounting
 from fl_sketch.run import prepare, run, task_of
 from fl_sketch.workdir import odometer
-from fl_sketch.workdir.rows import MARK
 from tests.refusals import refused
 from tests.run.configs import config_with, rows_of, table_in
 
@@ -187,5 +186,5 @@ def test_examples_of_one_client_that_are_not_finite_end_no_private_run(tmp_path)
         prepare(config_with(**keys), str(tmp_path))
     keys |= {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}
     (row,) = rows_of(str(tmp_path), **keys)
-    assert np.isfinite(row["test_loss"]) and np.isfinite(row[MARK + "train_loss"])
-    assert row[MARK + "mechanism_rejected"] == 1
+    assert np.isfinite(row["test_loss"]) and np.isfinite(row["train_loss"])
+    assert row["mechanism_rejected"] == 1

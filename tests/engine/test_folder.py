@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fl_sketch import algorithms, data, engine, sketch
-from fl_sketch.core import files
+from fl_sketch.models import params_io
 from fl_sketch.workdir import (
     checkpoint,
     config_file,
@@ -15,7 +15,9 @@ from fl_sketch.workdir import (
     secrets,
     weights,
 )
+from fl_sketch.workdir import rows as tables
 from tests.engine.regression import (
+    CLIENTS,
     EF21,
     INPUTS,
     NOISY,
@@ -28,13 +30,14 @@ from tests.engine.regression import (
     killed,
     loss,
     played,
+    private,
     same,
     simulated,
 )
 
 
 def rows_of(folder):
-    rows = files.read_rows(folder / "metrics.csv")
+    rows = tables.read(folder / "metrics.csv")
     assert all(float(row.pop("rounds_per_second")) > 0 for row in rows)
     return rows
 
@@ -52,8 +55,8 @@ def newest(folder):
 
 @pytest.mark.parametrize(
     "change",
-    [{"algorithm": EF21}, NOISY | {"key": engine.secret_roots}],
-    ids=["client state", "secret"],
+    [{}, {"algorithm": EF21}, NOISY, NOISY | {"key": engine.secret_roots}],
+    ids=["public", "client state", "simulated", "secret"],
 )
 def test_a_run_that_was_killed_ends_as_if_it_had_not_been(tmp_path, change):
     """A private one with the secret that it began with, though it is given others."""
@@ -93,8 +96,8 @@ def test_rows_of_a_folder_are_those_of_a_run_without_one(tmp_path):
 
 @pytest.mark.parametrize(
     ("first", "later"),
-    [({}, {}), (NOISY, {"key": engine.secret_roots})],
-    ids=["public", "secret"],
+    [({}, {}), (NOISY, {}), (NOISY, {"key": engine.secret_roots})],
+    ids=["public", "simulated", "secret"],
 )
 def test_a_run_that_is_done_is_not_run_again(tmp_path, first, later):
     later = {name: make(0) for name, make in later.items()}
@@ -134,20 +137,41 @@ def test_rounds_are_counted_before_they_are_played(tmp_path):
     assert entry.spent() == run.history[-1]["epsilon"]
 
 
+def test_a_run_ends_at_its_target_in_a_folder_too(tmp_path):
+    """And its calibrated noise is that of the folder."""
+    ended = played(tmp_path / "ended", **NOISY, target_epsilon=2.0)
+    assert 0 < ended.history[-1]["round"] < 7
+    assert ended.history[-1]["epsilon"] <= 2.0
+    change = NOISY | {"algorithm": private, "target_epsilon": 3.0}
+    killed(tmp_path / "broken", 4, **change)
+    run = played(tmp_path / "broken", **change)
+    assert run.history[-1]["round"] == 7
+    assert 2.9 < run.history[-1]["epsilon"] <= 3.0
+
+
+LONGER = algorithms.safl(
+    loss, sketch=sketch.count_sketch(3), client_rate=0.05, server=SAFL.server
+)
 OTHER_TARGETS = data.clients((INPUTS, TARGETS + 1), OWNERS)
 OTHER_OWNERS = data.clients((INPUTS, TARGETS), OWNERS[::-1])
 COLS = sketch.count_sketch(2)
 FASTER = algorithms.safl(loss, sketch=COLS, client_rate=0.06, server=SAFL.server)
+STEEPER = algorithms.safl(
+    lambda params, batch: 2 * loss(params, batch),
+    sketch=COLS, client_rate=0.05, server=SAFL.server,
+)  # fmt: skip
 OTHERS = {
-    "rate": ({"algorithm": FASTER}, "another loss"),
+    "rate": ({"algorithm": FASTER}, "the loss, rates"),
+    "loss": ({"algorithm": STEEPER}, "the loss, rates"),
     "data": ({"clients": OTHER_TARGETS}, "data"),
     "owners": ({"clients": OTHER_OWNERS}, "partition"),
     "model": ({"params": {"w": PARAMS["w"] + 1}}, "model"),
     "algorithm": ({"algorithm": EF21}, "algorithm"),
+    "sketch": ({"algorithm": LONGER}, "algorithm"),
     "cohort": ({"cohort": 5}, "cohort"),
-    "rounds": ({"rounds": 8}, "rounds=8"),
-    "devices": ({"devices": jax.devices()[:2]}, "2 cpu"),
-    "steps": ({"steps": 3}, "steps"),
+    "rounds": ({"rounds": 8}, "rounds=7.*rounds=8.*state=run.state"),
+    "chunk": ({"chunk": 2}, "compute.chunk=0.*compute.chunk=2"),
+    "steps": ({"steps": 3}, "steps=3"),
     "key": ({"key": jax.random.key(1)}, "key"),
 }
 
@@ -185,10 +209,69 @@ def test_another_private_call_is_refused_in_one_line(noisy, what):
     refused(noisy, words, **NOISY | change | key)
 
 
-def test_other_devices_are_accepted_where_they_are_named(tmp_path):
+def test_a_run_that_is_done_is_not_taken_for_one_with_another_rate(tmp_path):
+    played(tmp_path)
+    refused(tmp_path, "the loss, rates", algorithm=FASTER)
+
+
+def test_other_noise_is_refused_in_one_line(noisy):
+    key = {"key": engine.secret_roots(0)}
+    refused(noisy, "workdir", **NOISY | key | {"algorithm": private(1.0)})
+    with pytest.raises(ValueError, match="mechanism"):
+        played(noisy, **NOISY | key | {"algorithm": SAFL})
+    refused(noisy, "workdir", **NOISY)  # that everybody knows
+
+
+def test_a_secret_that_was_lost_or_damaged_is_refused_in_one_line(noisy):
+    path, key = noisy / secrets.FILE, {"key": engine.secret_roots(0)}
+    raw = path.read_bytes()
+    for spoilt in (bytes(len(raw)), raw[:5], None):
+        path.unlink()
+        if spoilt is not None:
+            secrets.keep(noisy, secrets.Secret(spoilt))
+        refused(noisy, "secret", **NOISY, **key)
+    secrets.keep(noisy, secrets.Secret(raw))
+
+
+def test_other_devices_are_a_warning(tmp_path):
     killed(tmp_path, 4)
-    change = {"devices": jax.devices()[:2]}
-    with pytest.raises(ValueError, match="accept='devicez'"):
-        played(tmp_path, **change, accept=["devicez"])
-    again, whole = played(tmp_path, **change, accept=["devices"]), simulated(**OFTEN)
+    with pytest.warns(UserWarning, match="last bits"):
+        again = played(tmp_path, devices=jax.devices()[:2])
+    whole = simulated(**OFTEN)
     np.testing.assert_allclose(again.params["w"], whole.params["w"], rtol=1e-5)
+
+
+def test_more_rounds_go_on_from_the_state_of_a_folder_that_is_done(tmp_path):
+    """As the refusal of another number of rounds says."""
+    played(tmp_path)
+    refused(tmp_path, "state=run.state", rounds=9)
+    run = played(tmp_path)
+    longer, whole = simulated(rounds=2, state=run.state), simulated(rounds=9)
+    assert same(longer.state, whole.state)
+
+
+def test_a_run_goes_on_from_a_folder_or_from_a_state(tmp_path):
+    state = simulated(rounds=1).state
+    with pytest.raises(ValueError, match="workdir"):
+        played(tmp_path / "run", state=state)
+    assert CLIENTS.population == len(state.ledger.up) and not [*tmp_path.iterdir()]
+
+
+def test_a_model_that_is_one_array_is_kept_as_one(tmp_path):
+    def of_array(params, batch):
+        return loss({"w": params}, batch)
+
+    algorithm = algorithms.fedavg(of_array, client_rate=0.05)
+    change = {"algorithm": algorithm, "params": PARAMS["w"]}
+    run = simulated(workdir=tmp_path, rounds=3, **change)
+    assert same(weights.load_params(tmp_path), run.params)
+    (array,) = params_io.load(tmp_path / weights.FILE).values()
+    assert same(array, run.params)
+
+
+def test_integers_of_numpy_are_kept_as_integers(tmp_path):
+    sizes = {"rounds": 3, "every": 3, "cohort": 4, "batch": 10}
+    numbers = {name: np.int64(size) for name, size in sizes.items()}
+    one = simulated(workdir=tmp_path, batches="whole", **numbers)
+    again = simulated(workdir=tmp_path, batches="whole", **sizes)
+    assert same(one.state, again.state) and one.history == again.history

@@ -3,12 +3,13 @@
 import json
 import shutil
 
+import jax.numpy as jnp
 import pytest
 
 from fl_sketch import data, engine
 from fl_sketch.core import files
 from fl_sketch.engine import resumable
-from fl_sketch.workdir import checkpoint, odometer, release
+from fl_sketch.workdir import checkpoint, odometer
 from tests.engine.regression import (
     CLIENTS,
     INPUTS,
@@ -65,7 +66,7 @@ def test_the_last_row_of_a_run_that_its_target_ended_stays(short, tmp_path):
     assert one == other == run.history[-1]["epsilon"]
 
 
-@pytest.mark.parametrize("damage", ["gone", "cut"])
+@pytest.mark.parametrize("damage", ["gone", "all gone", "cut"])
 def test_a_run_that_is_done_is_not_taken_back_to_an_earlier_round(
     done, tmp_path, damage
 ):
@@ -76,21 +77,61 @@ def test_a_run_that_is_done_is_not_taken_back_to_an_earlier_round(
     newest = checkpoint.path_of(folder / "checkpoints", 7)
     if damage == "cut":
         newest.write_bytes(newest.read_bytes()[:200])
-    else:
+    elif damage == "gone":
         newest.unlink()
+    else:
+        shutil.rmtree(folder / "checkpoints")
     before = bytes_in(folder)
     with refused(newest):
         played(folder, **NOISY, key=engine.secret_roots(0))
     assert bytes_in(folder) == before
 
 
-def test_a_damaged_checkpoint_is_a_warning(tmp_path):
+def test_a_caller_that_changes_its_row_changes_no_file(tmp_path):
+    run = played(tmp_path / "one", on_row=lambda row: row.clear())
+    plain = played(tmp_path / "two")
+    for one, other in zip(run.history, plain.history, strict=True):
+        assert one | {"rounds_per_second": 0} == other | {"rounds_per_second": 0}
+
+
+def looked(params=None):
+    del params
+    return {"half": jnp.float32(0.5), "count": 3, "flag": True, "word": "\"a, 'b'"}
+
+
+def test_what_look_returned_has_its_type_in_a_run_that_goes_on(tmp_path):
+    killed(tmp_path, 6, look=looked)
+    run = played(tmp_path, look=looked)
+    again = played(tmp_path, look=looked)
+    for history in (run.history, again.history):
+        for row in history:
+            values = {name: row[name] for name in looked()}
+            assert values == looked()
+            assert [*map(type, values.values())] == [float, int, bool, str]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["word"] == looked()["word"]
+
+
+@pytest.mark.parametrize("value", ["a\nb", "1", "nan", "True", "", None, [1], 1j])
+def test_a_value_that_a_file_would_not_give_back_is_one_line(value):
+    with refused("look", "note="):
+        played(None, look=lambda params: {"note": value}, rounds=2)
+
+
+@pytest.mark.parametrize("name", ["a,b", "a\nb", "", 3, "mechanism_rejected"])
+def test_a_name_that_is_no_column_is_one_line(name):
+    with refused("look", "names"):
+        played(None, look=lambda params: {name: 1}, rounds=2)
+
+
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_gone_on_from(tmp_path):
     killed(tmp_path, 7)
     newest = checkpoint.path_of(tmp_path / "checkpoints", 6)
     newest.write_bytes(newest.read_bytes()[:200])
-    with pytest.warns(UserWarning, match=f"{newest.name} is damaged"):
-        run = played(tmp_path)
-    assert same(run.state, played(tmp_path.with_name("whole")).state)
+    with refused(newest):
+        played(tmp_path)
+    newest.unlink()
+    assert same(played(tmp_path).state, played(tmp_path.with_name("whole")).state)
 
 
 def test_a_checkpoint_that_could_not_be_written_is_a_warning(tmp_path, monkeypatch):
@@ -112,10 +153,8 @@ def test_private_data_have_digests_by_a_key_and_public_ones_plain_ones(tmp_path)
     for name, change in {"one": NOISY, "two": NOISY, "three": {}, "four": {}}.items():
         played(tmp_path / name, **change)
         config = json.loads((tmp_path / name / "config.json").read_text())
-        found[name] = config["identity"]["data"], config["trained_on"]["digests"]
-    for part in range(2):
-        assert found["one"][part] != found["two"][part]
-        assert found["three"][part] == found["four"][part]
+        found[name] = config["identity"]["data"]
+    assert found["one"] != found["two"] and found["three"] == found["four"]
 
 
 def test_runs_of_other_clients_have_an_epsilon_together_if_the_caller_says_so(tmp_path):
@@ -135,13 +174,7 @@ def test_runs_of_other_clients_have_an_epsilon_together_if_the_caller_says_so(tm
             odometer.total(entries)
 
 
-def test_a_release_does_not_tell_whether_it_has_seen_the_data(tmp_path):
-    """It has names without digests, and arrays of `simulate` have no name."""
-    noisy = NOISY | {"rounds": 3}
-    first = played(tmp_path / "run", **noisy, key=engine.secret_roots(0))
-    words = "Expected params of public data in a private run"
-    release.release(tmp_path / "run", tmp_path / "released")
-    for source in ("run", "released", "released/params.safetensors"):
-        began = {"params": first.params, "params_from": tmp_path / source}
-        with pytest.raises(ValueError, match=words):
-            played(tmp_path / "new", **noisy | began, key=engine.secret_roots(1))
+def test_a_name_of_the_partition_stays(tmp_path):
+    killed(tmp_path, 2, **NOISY, partition="one")
+    with refused("privacy plan of this one", tmp_path):
+        played(tmp_path, **NOISY, partition="another")

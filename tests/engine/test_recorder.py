@@ -49,16 +49,11 @@ def test_a_row_has_means_of_its_rounds_and_totals_of_all():
     assert (second["asked"], second["answered"]) == (8, 5)
 
 
-def test_of_a_private_run_all_that_clients_measured_and_did_is_marked():
+def test_a_row_of_a_private_run_says_for_which_epsilon():
     one = recorder(NOISY)
     one.record(0, report(1.0, released=3.0))
     row = one.row(1, {"test_loss": 0.5})
-    shown = {name for name in row if not name.startswith("simulator_only_")}
-    assert shown == {
-        "round", "test_loss", "released", "epsilon", "delta",
-        "randomness",
-    }  # fmt: skip
-    assert row["simulator_only_asked"] == row["simulator_only_answered"] == 2
+    assert row["delta"] == NOISY.delta and row["randomness"] == "system"
     assert row["epsilon"] == NOISY.epsilon(1) > 0
     quiet = recorder(QUIET)
     quiet.record(0, report(1.0))
@@ -99,8 +94,15 @@ def test_a_row_of_a_round_whose_loss_was_lost_says_so_in_public_runs_alone():
         again = recorder(guarantee)
         again.resume(one.arrays())
         row = again.row(2, {})
-        name = "simulator_only_train_loss" if guarantee else "train_loss"
-        np.testing.assert_equal(row[name], expected)
+        np.testing.assert_equal(row["train_loss"], expected)
         again.forget()
         again.record(2, report(5.0))
-        assert again.row(3, {})[name] == 5.0
+        assert again.row(3, {})["train_loss"] == 5.0
+
+
+def test_a_record_is_as_long_as_the_rounds_so_far():
+    one = recorder(every=50_000_000)
+    for number in range(40):
+        one.record(number, report(number + 1.0))
+    assert one.row(40, {})["train_loss"] == 20.5
+    assert all(leaf.size < 100 for leaf in one.arrays().values())

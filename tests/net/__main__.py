@@ -9,7 +9,6 @@ both ways and its epsilon. A machine of another kind rounds in another way: ther
 `--write` in a checkout of an earlier commit, and copy the file.
 """
 
-import csv
 import hashlib
 import json
 import pathlib
@@ -22,6 +21,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from safetensors.numpy import load_file
 
+from fl_sketch.core import files
+from fl_sketch.workdir import rows as rows_of
+from fl_sketch.workdir.folder import summary_in
 from tests.data import fake_raw
 from tests.launching import Started
 from tests.net.cases import CASES, KILLED, TWO_PROCESSES
@@ -39,6 +41,7 @@ RENAMED = {  # columns of `engine.simulate`, which are those of a config's run n
     "bytes_up": "bytes_up_total",
     "bytes_down": "bytes_down_total",
 }
+OLD_FACTS = ("noise_energy", "rejected", "signal_energy")
 VALUES = {"secret": "system"}  # of randomness, by its name in a config's run
 DEALT = "private runs deal examples by a seed of their own"
 DENSE = "the small dense layer of a transformer is a plain product"
@@ -151,24 +154,23 @@ def _found(folder):
             digest.update(arrays[key].tobytes())
         found[f"model {path.relative_to(folder).parent}"] = digest.hexdigest()
     for path in sorted(folder.rglob("*.csv")):
-        if path.name.removeprefix(MARK) in TABLES:
-            found[str(path.relative_to(folder))] = _rows(path)
-    if (folder / "summary.json").exists():
-        summary = json.loads((folder / "summary.json").read_text())
-        plain = {key.removeprefix(MARK): value for key, value in summary.items()}
-        found["totals"] = {key: plain.get(key) for key in TOTALS}
+        if path.name in TABLES:
+            name = str(path.relative_to(folder)).replace("simulator/", "")
+            found[name] = _rows(path)
+    if summary := summary_in(folder):
+        found["totals"] = {key: summary.get(key) for key in TOTALS}
     return found
 
 
 def _rows(path):
-    with open(path, newline="") as file:
-        rows = list(csv.DictReader(file))
+    both = path.name in ("metrics.csv", "sweep.csv")
+    rows = rows_of.read(path) if both else files.read_rows(path)
     return [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
 
 
 def _same(name, expected, found):
     """Returns whether a case is as it was; prints what differs."""
-    one, other = expected.get(name) or {}, found.get(name) or {}
+    one, other = _plain(expected.get(name) or {}), found.get(name) or {}
     unlike = [k for k in {**one, **other} if not _alike(name, one.get(k), other.get(k))]
     if unlike and name in REASONS:
         reason, explained = REASONS[name]
@@ -177,6 +179,16 @@ def _same(name, expected, found):
     for key in unlike:
         print(f"{name}: {key}\n    was {one.get(key)}\n    is  {other.get(key)}")
     return not unlike
+
+
+def _plain(was):
+    """Returns what is expected by the names of today: none has a mark."""
+    if isinstance(was, list):
+        return [_plain(one) for one in was]
+    if not isinstance(was, dict):
+        return was
+    kept = {k: v for k, v in was.items() if k != "best/metrics.csv"}  # a model alone
+    return {key.replace(MARK, ""): _plain(one) for key, one in kept.items()}
 
 
 def _alike(name, was, now):
@@ -201,10 +213,9 @@ def _renamed(row):
     """Returns a row of d30995e by today's names, as json keeps it."""
     plain = {}
     for key, value in row.items():
-        mark, bare = (MARK, key[len(MARK) :]) if key.startswith(MARK) else ("", key)
-        if bare not in RENAMED and mark:
+        if key in OLD_FACTS:
             continue  # facts of a mechanism have names of their own now
-        plain[mark + RENAMED.get(bare, bare)] = VALUES.get(value, value)
+        plain[RENAMED.get(key, key)] = VALUES.get(value, value)
     return plain
 
 

@@ -120,7 +120,7 @@ CASES = {
     **{f"run {name}": [train(own)] for name, own in RUNS.items()},
     "run words": [train(WORDS, "--data_dir={raw}")],
     "run characters": [train(CHARACTERS, "--data_dir={raw}")],
-    "extended": [train({}), ["launch.train", "--workdir={folder}", "--extend=10"]],
+    "extended": [train({}), train({"rounds": 10})],
     "sweep loop": [sweep(OVER, {}, "loop")],
     "sweep vmap": [sweep(OVER, {}, "vmap")],
     "sweep private": [sweep({"client.rate": "0.1,0.3"}, CLIP, "loop")],

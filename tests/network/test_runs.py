@@ -29,11 +29,6 @@ SHAPES = {
 PRIVATE = {"masks", "central"}
 
 
-def plain(summary):
-    """Returns a summary without what marks the numbers of the simulator."""
-    return {key.removeprefix("simulator_only_"): one for key, one in summary.items()}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_run_with_sites_is_that_of_one_program(name, tmp_path):
@@ -57,10 +52,10 @@ def test_a_run_with_sites_is_that_of_one_program(name, tmp_path):
     summary = None
     while summary is None:
         try:
-            summary = plain(hospitals.run(tmp_path / "network", stop))
+            summary = hospitals.run(tmp_path / "network", stop)
         except KeyboardInterrupt:
             continue
-    expected = plain(run(hospitals.config, str(tmp_path / "train"), say=quiet))
+    expected = run(hospitals.config, str(tmp_path / "train"), say=quiet)
     most = 0 if name in PRIVATE else 1e-6
     assert furthest(tmp_path / "network", tmp_path / "train") <= most
     for key in ("bytes_up_total", "bytes_down_total", "rounds", "epsilon"):
@@ -94,10 +89,9 @@ def test_sites_keep_their_limits_and_count_what_they_answered(tmp_path):
     assert len(shown) == 1 and "own limits" in shown[0], shown
     spent = [odometer.read(hospitals.kit(n) / "state") for n in (0, 1)]
     assert [[*one.values()][0].plan.steps for one in spent] == [4, 6]
-    rows = table_in(tmp_path / "network")
-    answered = "simulator_only_answered"
-    assert int(rows[-1][answered]) == 4 * 5 + 2 * 4
-    path = tmp_path / "network" / "simulator_only_participation.csv"
+    rows = table_in(tmp_path / "network", "simulator.csv")
+    assert int(rows[-1]["answered"]) == 4 * 5 + 2 * 4
+    path = tmp_path / "network/simulator/participation.csv"
     everyone = np.loadtxt(path, delimiter=",", skiprows=1)
     assert everyone[:, 1].tolist() == [6] * 5  # it was asked, and said no
     assert everyone[:, 2].tolist() == [4, 6, 6, 6, 6]

@@ -77,11 +77,11 @@ def rows_of(data_dir=None, **changes):
     return played(task_of(config_with(**changes), data_dir)).rows
 
 
-def ran(folder, data_dir=None, accept=(), **changes):
+def ran(folder, data_dir=None, **changes):
     """Runs in a folder; returns its summary, and the lines that it printed."""
     lines = []
     config = config_with(**LENGTHS | {"cohort__sampling": "poisson"} | changes)
-    summary = run(config, folder, data_dir, accept=accept, say=lines.append)
+    summary = run(config, folder, data_dir, say=lines.append)
     return summary, lines
 
 

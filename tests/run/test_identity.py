@@ -2,11 +2,16 @@
 
 import shutil
 
+import jax
+import numpy as np
 import pytest
 
+from fl_sketch.config import parse
+from fl_sketch.engine import loop
+from fl_sketch.run import load_params, prepare
 from fl_sketch.workdir import checkpoint, identity
 from tests.run import configs
-from tests.run.configs import config_with, numbers, refused
+from tests.run.configs import config_with, refused, table
 
 pytestmark = pytest.mark.slow
 
@@ -14,8 +19,8 @@ KEYS = {"rounds": 8, "eval_every": 2, "checkpoint_every": 2}
 SAMPLED = {"cohort__sampling": "fixed"}
 
 
-def ran(folder, *rest, accept=(), **changes):
-    return configs.ran(folder, *rest, accept=accept, **SAMPLED | KEYS | changes)
+def ran(folder, *rest, **changes):
+    return configs.ran(folder, *rest, **SAMPLED | KEYS | changes)
 
 
 def stopped(folder, *rest, **changes):
@@ -48,12 +53,15 @@ def done(ended, tmp_path):
     return shutil.copytree(ended, tmp_path / "done")
 
 
-def test_a_config_that_is_lost_is_no_way_to_another_seed(folder, ended):
-    (folder / "config.json").unlink()
-    with refused("round_00000002.npz", "config"):
-        ran(folder, seed=5)
-    ran(folder)
-    assert numbers(folder)[0] == numbers(ended)[0]
+def test_other_data_of_the_same_shape_are_refused(tmp_path):
+    table(tmp_path / "own.npz", 0)
+    changes = {"data__name": "npz/own", "data__clients": 6, "cohort__size": 3}
+    stopped(tmp_path / "run", tmp_path, **changes)
+    table(tmp_path / "own.npz", 1)
+    with refused("train_inputs", tmp_path / "run"):
+        ran(tmp_path / "run", tmp_path, **changes)
+    table(tmp_path / "own.npz", 0)
+    ran(tmp_path / "run", tmp_path, **changes)
 
 
 def test_checkpoints_of_another_run_or_round_are_refused(folder, tmp_path):
@@ -65,38 +73,50 @@ def test_checkpoints_of_another_run_or_round_are_refused(folder, tmp_path):
         ran(folder)
     checkpoint.path_of(checkpoints, 6).unlink()
     shutil.copy(tmp_path / "two/checkpoints" / own.name, own)
-    with refused(own, "config"):
+    with refused(own, "another's"):
         ran(folder)
 
 
-def test_other_versions_are_refused_unless_they_are_accepted(folder, monkeypatch):
-    real = identity.versions()
-    monkeypatch.setattr(identity, "versions", lambda: real | {"jax": "9.9"})
-    with refused(f"jax {real['jax']}", "jax 9.9", "--accept=versions"):
-        ran(folder)
-    ran(folder, accept=["versions"])
+def test_other_versions_and_devices_are_said_and_settings_refused(
+    folder, ended, monkeypatch
+):
+    real, own = identity.versions(), identity.identity_of
+
+    def elsewhere(*values, **more):
+        return own(*values, **more)._replace(devices="1 cpu")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(identity, "versions", lambda: real | {"jax": "9.9"})
+        patch.setattr("fl_sketch.run.setup.identity_of", elsewhere)
+        _, lines = ran(folder)
+    (line,) = [line for line in lines if "last bits" in line]
+    assert f"jax {real['jax']} (now 9.9)" in line and "(now 1 cpu)" in line
+    ours, theirs = (load_params(at)["dense"]["bias"] for at in (folder, ended))
+    np.testing.assert_array_equal(ours, theirs)
+    before = jax.config.jax_threefry_partitionable
+    jax.config.update("jax_threefry_partitionable", not before)
+    try:
+        with refused("jax_threefry_partitionable"):
+            ran(folder)
+    finally:
+        jax.config.update("jax_threefry_partitionable", before)
 
 
-def test_links_in_a_folder_are_refused(tmp_path):
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/checkpoints").symlink_to(tmp_path / "elsewhere")
-    with refused("checkpoints", tmp_path / "run"):
-        ran(tmp_path / "run")
-    assert not list((tmp_path / "elsewhere").iterdir())
+def test_there_is_room_for_the_reports_of_the_rounds_there_are():
+    for rounds, every, most in ((3, 10**7, 3), (10**6, 10**6, loop.MOST), (9, 4, 4)):
+        setup = prepare(config_with(rounds=rounds, eval_every=every))
+        assert setup.play(parse.numbers_of(setup.config)).most == most
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("summary.json", '{"a": 1}'),
-        ("config.json", '{"format": 4, "identity": null}'),
-        ("config.json", "[" * 100_000),
-        ("config.json", '{"format": 3}'),
-    ],
-    ids=range(4),
-)
-def test_a_file_of_something_else_is_refused_by_its_name(done, name, content):
-    (done / name).write_text(content)
-    with refused(done if "3}" in content else done / name):
+def test_a_run_that_is_done_has_its_parameters_again(done):
+    before = (done / "params.safetensors").read_bytes()
+    (done / "params.safetensors").unlink()
+    ran(done)
+    assert (done / "params.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ['{"a": 1}', "[" * 100_000])
+def test_a_summary_of_something_else_is_refused_by_its_name(done, content):
+    (done / "summary.json").write_text(content)
+    with refused("summary.json"):
         ran(done)

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from fl_sketch.core.shown import sized
 from fl_sketch.run import plan, task_of
-from fl_sketch.workdir.rows import sized
 from tests.run.configs import config_with, rows_of
 
 MESSAGE = 4 * 32 + 4

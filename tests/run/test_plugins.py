@@ -158,6 +158,6 @@ def test_code_that_a_foreign_folder_names_runs_only_if_it_is_named(tmp_path):
         with refused(name, "client.optimizer", "--plugin"):
             config_of(folder, default.get_config(), plugin)
     with refused(name, "client.optimizer", "another workdir"):
-        run(longer, folder, extend=True, say=quiet)
+        run(longer, folder, say=quiet)
     assert config_of(folder, default.get_config(), [name]).client.optimizer == name
     assert not (tmp_path / "ran").exists()

@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 
 from fl_sketch.data import text
-from fl_sketch.models import huggingface, params_io
+from fl_sketch.models import huggingface
 from fl_sketch.run import (
     generate,
     load_params,
     load_trained,
     predict,
-    run,
     task_of,
 )
-from fl_sketch.workdir import origin, release
+from fl_sketch.workdir import release
 from tests import pretrained
 from tests.data.test_text import splits
 from tests.run.configs import (
@@ -25,7 +24,6 @@ from tests.run.configs import (
     begun,
     config_with,
     numbers,
-    quiet,
     ran,
     read_json,
     refused,
@@ -197,18 +195,11 @@ def test_a_decoder_goes_on_with_a_text_of_its_own_words(place, tmp_path):
 PRIVATE = NOISY | {"privacy__randomness": "system", "data__classes": 2}
 
 
-def test_a_private_run_takes_weights_without_a_record_and_refuses_its_own(
-    place, tmp_path
-):
+def test_a_private_run_refuses_a_folder_that_names_its_data(place, tmp_path):
     """A folder without a record counts as public, as a file of weights does."""
     assert task_of(config_with(**of(place) | PRIVATE), str(place)).private
-    config = config_with(**of(place) | {"rounds": 2, "eval_every": 2})
-    run(config, tmp_path / "run", place, say=quiet)
-    record = read_json(tmp_path / "run/params.json")["trained_on"]
-    text = origin.text_of(record)
     shutil.copytree(place / "bert", tmp_path / "tuned")
-    file = tmp_path / "tuned/model.safetensors"
-    params_io.save(file, params_io.load(file), {origin.TRAINED_ON: text})
+    (tmp_path / "tuned/params.json").write_text('{"trained_on": ["sst2"]}')
     tuned = config_with(**of(tmp_path, "tuned") | PRIVATE)
     with refused("public", "name=hf/"):
         task_of(tuned, str(place))
@@ -226,19 +217,6 @@ def test_a_release_holds_the_tokens_and_the_form_of_the_model(place, tmp_path):
     one, other = (load_trained(tmp_path / name) for name in ("run", "out"))
     texts = ["a good film", "bad fun"]
     assert np.array_equal(predict(one, texts), predict(other, texts))
-
-
-def test_what_was_seen_before_is_passed_on(place, tmp_path):
-    seen = origin.TrainedOn(("npz/other",), ("digest",)).record()
-    shutil.copytree(place / "bert", tmp_path / "bert")
-    file = tmp_path / "bert/model.safetensors"
-    arrays = params_io.load(file)
-    params_io.save(file, arrays, {origin.TRAINED_ON: origin.text_of(seen)})
-    config = config_with(**of(tmp_path) | {"rounds": 2, "eval_every": 2})
-    run(config, tmp_path / "run", place, say=quiet)
-    found = read_json(tmp_path / "run/config.json")["trained_on"]
-    assert "digest" in found["digests"]
-    assert origin.hidden("npz/other") in found["names"]
 
 
 @pytest.mark.parametrize(

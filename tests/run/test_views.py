@@ -100,12 +100,11 @@ def test_views_are_what_one_computes_by_hand(tmp_path):
 @pytest.mark.slow
 def test_a_private_run_marks_what_its_clients_measured(tmp_path):
     run(config_with(**KEYS | NOISY), tmp_path, say=quiet)
-    names = {path.name for path in tmp_path.iterdir()}
-    marked = ("clients.csv", "clients_last.csv")
-    assert {f"simulator_only_{name}" for name in marked} <= names
-    assert not names & set(marked)
+    names = {path.name for path in (tmp_path / "simulator").iterdir()}
+    assert names == {"clients.csv", "clients_last.csv"}
+    assert not names & {path.name for path in tmp_path.iterdir()}
+    assert "clients_accuracy" in read_json(tmp_path / "simulator.json")
     summary = read_json(tmp_path / "summary.json")
-    assert "simulator_only_clients_accuracy" in summary
     assert not any(name.startswith("clients_") for name in summary)
 
 
@@ -120,9 +119,9 @@ def test_clients_have_the_names_of_owners_unless_they_are_private(tmp_path, priv
     keys |= {"data__clients": 3, "cohort__size": 2, "cohort__dropout": 0.1}
     more = NOISY | {"data__classes": 3} if private else {}
     run(config_with(**keys | more), tmp_path / "run", str(tmp_path), say=quiet)
-    mark = "simulator_only_" * private
+    place = "simulator/" * private
     for name in ("clients_last.csv", "participation.csv"):
-        rows = table_in(tmp_path / "run", f"{mark}{name}")
+        rows = table_in(tmp_path / "run", f"{place}{name}")
         found = [row.get("name") for row in rows]
         names = [None] * 3 if private else ["Annabel", "Boris", "Cyrano"]
         assert found == names, name

@@ -50,7 +50,7 @@ def swept(group, how):
     setup, one = prepare(group.config), outline(group, None)
     points = programs.compile_points(setup, group, how)
     rows = []
-    states = run_points(one, points, recorders_of(one), Watch(), False, rows.extend)
+    states = run_points(one, points, recorders_of(one), Watch(), rows.extend)
     return states, rows
 
 

@@ -30,7 +30,7 @@ def swept(monkeypatch):
                 rows.append({
                     "point": len(rows) // 3, **point, "round": number, "train_loss": 1,
                     "validation_rmse": late, "test_rmse": 3 - late,
-                    "simulator_only_bytes_up_total": 1, "epsilon": 1.5, "delta": 1e-5,
+                    "bytes_up_total": 1, "epsilon": 1.5, "delta": 1e-5,
                     "randomness": "simulated",
                 })  # fmt: skip
         files.write_rows(folder / "sweep.csv", rows)

@@ -9,15 +9,16 @@ import sys
 import numpy as np
 import pytest
 
-from fl_sketch.privacy import accounting
-from fl_sketch.privacy.guarantee import Guarantee
-from fl_sketch.workdir import config_file, curves, odometer
-from fl_sketch.workdir.folder import Workdir
-from tests.run.configs import read_json, refused
+from fl_sketch.run import curves
+from fl_sketch.workdir import config_file, odometer, rows, weights
+from fl_sketch.workdir.folder import KEY, Workdir, summary_in
+from fl_sketch.workdir.identity import Identity
+from tests.run.configs import read_json, refused, table_in
 
 pytestmark = pytest.mark.fast
 
 CONFIG = {"rounds": 100, "client": {"rate": 0.1, "steps": 5}}
+OWN = Identity({"train": "ab"}, {"jax": "1"}, "2 cpu", "program", keyed=True)
 SWEEP = {"rows": "sweep.csv", "summary": "sweep.json"}
 
 
@@ -28,7 +29,6 @@ def row(number):
         "test_loss": 2 / number,
         "test_accuracy": 0.5,
         "bytes_up_total": 10 * number,
-        "bytes_down_total": 20 * number,
         "rounds_per_second": 3.0,
     }
 
@@ -37,113 +37,185 @@ def arrays(extra):
     return {name: np.frombuffer(one, np.uint8) for name, one in extra.items()}
 
 
-def test_rows_after_the_checkpoint_are_forgotten_and_made_again(tmp_path):
-    with Workdir(tmp_path, CONFIG) as folder:
+def rounds(folder):
+    return [int(one["round"]) for one in folder.rows]
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_rows_after_the_checkpoint_are_dropped_and_made_again(tmp_path, private):
+    with Workdir(tmp_path, CONFIG, private=private) as folder:
         for number in (10, 20):
             folder.add(row(number))
         extra = arrays(folder.extra())
         folder.add(row(30))
-    whole = (tmp_path / "metrics.csv").read_text()
+    before = {p.name: p.read_bytes() for p in tmp_path.glob("*.csv")}
     with open(tmp_path / "metrics.csv", "a") as file:
         file.write("4")  # the beginning of a row of round 40
-    with Workdir(tmp_path, CONFIG) as again:
-        again.restore(extra, 100)
-        assert [r["round"] for r in again.rows] == ["10", "20"]
+    with Workdir(tmp_path, CONFIG, private=private) as again:
+        again.restore(extra, 10, 100)
+        assert rounds(again) == [10, 20]
         again.add(row(30))
-    assert (tmp_path / "metrics.csv").read_text() == whole  # the times, too
+    assert {p.name: p.read_bytes() for p in tmp_path.glob("*.csv")} == before
+    with Workdir(tmp_path, CONFIG, private=private) as again:
+        again.restore({}, 10, 100)  # without a checkpoint there are no rows
+        assert not [*tmp_path.glob("*.csv")] and not again.rows
+    with Workdir(tmp_path, CONFIG) as again, refused("metrics.csv", "2", "0"):
+        again.restore(extra, 10, 100)
 
 
-@pytest.mark.parametrize("damage", ["removed", "reordered", "changed", "gone", "text"])
-def test_rows_that_someone_changed_are_written_again(tmp_path, damage):
+def test_a_row_between_two_evaluations_goes_where_a_run_grows(tmp_path):
     with Workdir(tmp_path, CONFIG) as folder:
-        for number in (10, 20, 30):
+        for number in (10, 15):
             folder.add(row(number))
         extra = arrays(folder.extra())
-    path = tmp_path / "metrics.csv"
-    whole = path.read_text()
-    head, *lines = whole.splitlines(True)
-    path.write_text(
-        {
-            "removed": head + lines[0] + lines[2],
-            "reordered": head + lines[1] + lines[0] + lines[2],
-            "changed": whole.replace("0.5", "0.9"),
-            "gone": "",
-            "text": "x" * 200_000,
-        }[damage]
-    )
-    with Workdir(tmp_path, CONFIG) as again:
-        again.restore(extra, 100)
-    untimed = whole.replace(",3.0\n", ",nan\n")
-    expected = {"removed": [lines[0], untimed.splitlines(True)[2], lines[2]]}
-    expected |= {"gone": untimed.splitlines(True)[1:]}
-    expected |= {"text": expected["gone"]}
-    assert path.read_text() == "".join([head, *expected.get(damage, lines)])
+        folder.restore(extra, 10, 15)
+        assert rounds(folder) == [10, 15]
+        folder.restore(extra, 10, 40)
+        assert rounds(folder) == [10]
 
 
-def test_a_run_without_checkpoint_begins_its_table_again(tmp_path):
-    with Workdir(tmp_path, CONFIG) as folder:
-        folder.add(row(10))
-    with Workdir(tmp_path, CONFIG) as again:
-        again.restore({}, 100)
-        again.add(row(10))
-    assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 2
+def test_a_private_run_publishes_only_what_is_known_to_be_safe(tmp_path):
+    one = row(10) | {"epsilon": 1.5, "own": 3}
+    facts = {"d": 5, "noise": "central"}
+    with Workdir(tmp_path, CONFIG, private=True) as folder:
+        folder.add(one)
+        written = folder.finish({**facts, **one}, public=facts)
+        assert folder.summary() == summary_in(tmp_path)
+    open_to_all = {"round", "test_loss", "test_accuracy", "epsilon"}
+    assert {*table_in(tmp_path)[0]} == open_to_all
+    hidden = {*table_in(tmp_path, "simulator.csv")[0]}
+    assert hidden == {*one} - open_to_all | {"round"}
+    summary = read_json(tmp_path / "summary.json")
+    assert {*summary} == open_to_all | {*facts, "versions", "identity"}
+    assert {*read_json(tmp_path / "simulator.json")} == {*written} - {*summary}
+    (read,) = rows.read(tmp_path / "metrics.csv")
+    assert {k: float(v) for k, v in read.items()} == one
 
 
-def test_a_row_with_another_column_adds_it_to_all(tmp_path):
-    with Workdir(tmp_path, CONFIG) as folder:
-        folder.add(row(10))
-        folder.add(row(20) | {"test_auc": 0.7})
-    head, first, second = (tmp_path / "metrics.csv").read_text().splitlines()
-    assert head.endswith(",test_auc") and first.endswith(",")
-    assert second.endswith(",0.7")
-
-
-def test_rows_of_a_sweep_that_were_being_written_do_not_count(tmp_path):
-    with Workdir(tmp_path, CONFIG, **SWEEP) as folder:
-        folder.add(row(10), row(20))
-    path = tmp_path / "sweep.csv"
-    whole = path.read_text()
-    path.write_text(whole + whole.splitlines()[-1][:4])
-    with Workdir(tmp_path, CONFIG, **SWEEP) as again:
-        assert again.rows_there() == 2
-        again.keep_rows(2)
-        assert [r["round"] for r in again.rows] == ["10", "20"]
+def test_a_table_of_points_has_their_keys_in_both_files(tmp_path):
+    more = {"private": True, "public": ("point", "client.rate")}
+    with Workdir(tmp_path, CONFIG, **SWEEP, **more) as folder:
+        folder.add({"point": 0, "client.rate": 0.1, **row(10)})
+        folder.add({"point": 1, "client.rate": 0.2, **row(10), "test_auc": 1})
+    first, _ = table_in(tmp_path, "sweep.csv")
+    assert [*first][:3] == ["point", "client.rate", "round"] and first["test_auc"] == ""
+    assert [*table_in(tmp_path, "simulator.csv")[0]][:2] == ["point", "round"]
+    with Workdir(tmp_path, CONFIG, **SWEEP, **more) as again:
         again.keep_rows(1)
-    assert path.read_text() == "".join(whole.splitlines(True)[:2])
+        assert len(again.rows_there()) == len(again.rows) == 1
 
 
 def test_the_end_leaves_a_summary_and_curves(tmp_path):
     with Workdir(tmp_path, CONFIG) as folder:
         assert folder.summary() is None
-        for number in (10, 20):
-            folder.add(row(number))
+        folder.add(row(10))
         written = folder.finish({"test_accuracy": 0.5, "lost": float("nan")})
         assert folder.summary() == read_json(tmp_path / "summary.json")
-        curves.draw(folder.rows, tmp_path / "curves.png")
+    curves.draw(table_in(tmp_path), tmp_path / "curves.png")
+    curves.draw([rows.published(row(10))], tmp_path / "published.png")
     assert written["peak_rss_mb"] > 50 and written["versions"]["jax"]
     assert read_json(tmp_path / "summary.json")["lost"] is None
-    assert (tmp_path / "curves.png").read_bytes()[1:4] == b"PNG"
+    assert (tmp_path / "published.png").read_bytes()[1:4] == b"PNG"
 
 
-def test_a_folder_of_another_version_is_refused_by_name(tmp_path):
-    path = tmp_path / "config.json"
-    for older, kind in ((CONFIG, 1), ({"format": 3, **CONFIG}, 3)):
-        path.write_text(json.dumps(older))
-        for read in (Workdir, lambda folder, _: config_file.read(path)):
-            with refused("format 4", f"workdir={tmp_path}", f"format {kind}"):
-                read(tmp_path, CONFIG)
-        assert read_json(path) == older
+REFUSED = {  # what another call has, and the words that name it
+    "key": ({"client": {"rate": 0.2, "steps": 5}}, OWN, "client.rate=0.2"),
+    "fewer": ({"rounds": 50}, OWN, "rounds=50"),
+    "more": ({"rounds": 200}, OWN, "fixed by rounds"),
+    "data": ({}, OWN._replace(data={"train": "ac"}), "data's train"),
+    "program": ({}, OWN._replace(program="another"), "loss, rates, bound"),
+    "frozen": ({}, OWN._replace(frozen="f"), "does not train"),
+    "versions": ({}, OWN._replace(versions={"jax": "2"}), "jax 1"),
+    "devices": ({}, OWN._replace(devices="1 cpu"), "devices 2 cpu"),
+}
 
 
-def test_another_config_is_refused_and_the_difference_named(tmp_path):
-    with Workdir(tmp_path, CONFIG):
+@pytest.mark.parametrize("what", REFUSED)
+def test_another_run_is_refused_and_changes_nothing(tmp_path, what):
+    changes, identity, words = REFUSED[what]
+    with Workdir(tmp_path, CONFIG, OWN, private=True):
         pass
-    unlike = {"rounds": 100, "client": {"rate": 0.2, "steps": 5}}
-    with refused("client.rate=0.1", "client.rate=0.2"):
-        Workdir(tmp_path, unlike)
-    with refused("rounds=100", "rounds=200", "extend"):
-        Workdir(tmp_path, CONFIG | {"rounds": 200})
-    assert config_file.read(tmp_path / "config.json").config == CONFIG
+    before = (tmp_path / "config.json").read_bytes()
+    with refused(words, tmp_path):
+        Workdir(tmp_path, CONFIG | changes, identity, private=True)
+    assert (tmp_path / "config.json").read_bytes() == before
+    assert b'"ab"' not in before  # a plain digest confirms guesses
+    with Workdir(tmp_path, CONFIG, OWN, private=True):
+        pass
+
+
+def test_a_run_without_privacy_resumes_under_other_versions_and_says_so(tmp_path):
+    own, lines = OWN._replace(keyed=False), []
+    with Workdir(tmp_path, CONFIG, own):
+        pass
+    other = own._replace(versions={"jax": "2"}, devices="1 cpu", program="new")
+    with Workdir(tmp_path, CONFIG, other, say=lines.append):
+        pass
+    (line,) = lines
+    assert "jax 1" in line and "devices 2 cpu" in line
+
+
+def test_a_run_may_grow_where_nothing_depends_on_its_length(tmp_path):
+    asked = []
+
+    def fixed_by(before):
+        asked.append(before)
+        return ""
+
+    longer = CONFIG | {"rounds": 200}
+    with Workdir(tmp_path / "one", CONFIG) as folder:
+        folder.finish({})
+    with Workdir(tmp_path / "one", longer, fixed_by=fixed_by) as folder:
+        assert folder.summary() is None and asked == [100]
+    assert read_json(tmp_path / "one/config.json")["rounds"] == 200
+    with refused("rounds=100"):
+        Workdir(tmp_path / "one", CONFIG)
+    with Workdir(tmp_path / "two", CONFIG, OWN, private=True) as folder:
+        folder.finish({})
+    with refused("end of a private run"):  # its secret is gone
+        Workdir(tmp_path / "two", longer, OWN, private=True, fixed_by=fixed_by)
+    with Workdir(tmp_path / "two", CONFIG, OWN, private=True) as folder:
+        assert folder.summary()
+
+
+def test_a_key_of_digests_that_was_there_before_or_is_lost_is_not_used(tmp_path):
+    (tmp_path / KEY).write_bytes(bytes(32))
+    with Workdir(tmp_path, CONFIG, OWN):
+        pass
+    key = (tmp_path / KEY).read_bytes()
+    assert key != bytes(32) and (tmp_path / KEY).stat().st_mode & 0o77 == 0
+    for damage in (key[:5], bytes(32)):
+        (tmp_path / KEY).write_bytes(damage)
+        with refused(tmp_path):
+            Workdir(tmp_path, CONFIG, OWN)
+
+
+@pytest.mark.parametrize("left", ["metrics.csv", "summary.json", odometer.FILE])
+def test_what_is_left_of_a_run_without_its_config_is_refused(tmp_path, left):
+    (tmp_path / left).write_text("")
+    with refused("config.json", left):
+        Workdir(tmp_path, CONFIG)
+
+
+@pytest.mark.parametrize("text", ['{"rounds": 3}', '{"format": 3}', "[" * 10**5, "[1]"])
+def test_a_config_of_another_version_or_damaged_is_refused(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    with refused(tmp_path):
+        Workdir(tmp_path, CONFIG)
+    assert (tmp_path / "config.json").read_text() == text
+
+
+def test_a_checkpoint_is_known_by_the_config_of_any_number_of_rounds(tmp_path):
+    found = {}
+    for name, change in {"a": {}, "b": {"rounds": 7}, "c": {"seed": 1}}.items():
+        with Workdir(tmp_path / name, CONFIG | change) as folder:
+            found[name] = arrays(folder.extra())
+    with Workdir(tmp_path / "a", CONFIG) as folder:
+        folder.require_own(tmp_path, found["b"])
+        for other in (found["c"], {}):
+            with refused(tmp_path):
+                folder.require_own(tmp_path, other)
+    assert config_file.keys_of(config_file.read(tmp_path / "c/config.json"))["seed"]
 
 
 def test_a_folder_in_use_is_refused(tmp_path):
@@ -165,85 +237,37 @@ def test_a_folder_in_use_is_refused(tmp_path):
         pass  # nothing of a killed process stays
 
 
-@pytest.mark.parametrize("path", ["/proc/none", "/dev/null/run"])
-def test_a_folder_that_cannot_be_written_is_one_line(path):
-    with refused(f"workdir={path}"):
-        Workdir(path, CONFIG)
-
-
-def test_a_full_disk_does_not_leave_half_a_config(tmp_path, monkeypatch):
-    def full(source, target):
-        del source
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
-
-    monkeypatch.setattr(os, "replace", full)
-    with refused("No space left", tmp_path / "config.json"):
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
+    with refused("workdir=/proc/none"):
+        Workdir("/proc/none", CONFIG)
+    (tmp_path / "checkpoints").symlink_to(tmp_path)
+    with refused("symbolic link"):
         Workdir(tmp_path, CONFIG)
-    assert not (tmp_path / "config.json").exists()
 
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(arguments[-1]))
 
-def test_a_full_disk_names_the_file(tmp_path, monkeypatch):
-    def full(handle):
-        del handle
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with Workdir(tmp_path, CONFIG) as folder:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with refused("No space left", "config.json"):
+            Workdir(tmp_path / "new", CONFIG)
+    assert not (tmp_path / "new/config.json").exists()
+    with Workdir(tmp_path / "new", CONFIG) as folder:
         folder.add(row(10))
         monkeypatch.setattr(os, "fsync", full)
-        with refused("No space left", tmp_path / "metrics.csv"):
-            folder.add(row(20))
-        with refused("No space left", tmp_path / "metrics.csv"):
-            folder.keep_rows(1)
-        with refused("No space left", tmp_path / "summary.json", error=OSError):
-            folder.finish({})
-    with refused("No space left", tmp_path / odometer.FILE, error=OSError):
-        odometer.write(tmp_path, {})
-
-
-def test_a_folder_in_the_place_of_rows_is_one_line(tmp_path):
-    with Workdir(tmp_path, CONFIG) as folder:
-        folder.add(row(10))
-        extra = arrays(folder.extra())
-    (tmp_path / "metrics.csv").unlink()
-    (tmp_path / "metrics.csv").mkdir()
-    with Workdir(tmp_path, CONFIG) as folder:
-        for act in (lambda: folder.restore(extra, 100), lambda: folder.add(row(20))):
-            with refused(tmp_path / "metrics.csv"):
+        for act in (lambda: folder.add(row(20)), lambda: folder.keep_rows(1)):
+            with refused("No space left", "metrics.csv"):
                 act()
 
 
-@pytest.mark.parametrize("damage", ["[" * 100_000, "{", "[1]", '[["run", {}]]', None])
-def test_a_damaged_odometer_is_one_line(tmp_path, damage):
-    path = tmp_path / odometer.FILE
-    path.mkdir() if damage is None else path.write_text(damage)
-    with refused(path):
-        odometer.read(tmp_path)
-
-
-def entry(steps, **more):
-    plan = accounting.Plan(steps=steps, sample=5, population=20)
-    return Guarantee(plan, 1.5, 1e-5, "pld", 9, **more)
-
-
-def test_an_odometer_keeps_what_it_was_told_and_never_goes_back(tmp_path):
-    assert odometer.read(tmp_path) == {}
-    one = entry(4, partition="a", secret="b")
-    odometer.note(tmp_path, {"one": one, "two": entry(2)})
-    assert odometer.read(tmp_path) == {"one": one, "two": entry(2)}
-    odometer.note(tmp_path, {"one": entry(3), "two": entry(5)})
-    assert odometer.read(tmp_path) == {"one": one, "two": entry(5)}
-    odometer.set_apart(tmp_path, ["two", "none"])
-    names = [*odometer.read(tmp_path)]
-    assert names[0] == "one" and names[1].startswith("two" + odometer.INTERRUPTED)
-    inner = tmp_path / "a" / "b"
-    inner.mkdir(parents=True)
-    odometer.write(inner, {"three": entry(1)})
-    assert odometer.below(tmp_path) == {"a/b/three": entry(1)}
-
-
-def test_runs_that_protect_unlike_units_have_no_total():
-    both = {"one": entry(1), "two": entry(1, unit="example")}
-    with pytest.raises(odometer.NoTotal):
-        odometer.total(both)
-    assert odometer.total({"one": entry(1, public=True)}) is None
-    assert odometer.lines({}) == [] and odometer.facts({}) == {}
+def test_weights_name_the_data_that_they_have_seen(tmp_path):
+    about = {"trained_on": ["mnist"]}
+    assert weights.trained_on(tmp_path) == ()
+    (tmp_path / "config.json").write_text(json.dumps({"trained_on": ["older"]}))
+    assert weights.trained_on(tmp_path / "w.npz") == ("older",)
+    weights.write_arrays(tmp_path, {"w": np.zeros(2)}, about)
+    assert weights.trained_on(tmp_path) == weights.trained_on(tmp_path / "w.npz")
+    assert weights.trained_on(tmp_path) == ("mnist",)
+    (tmp_path / "params.json").write_text("{")
+    with refused("params.json"):
+        weights.trained_on(tmp_path)

@@ -1,4 +1,4 @@
-"""The odometer adds up what the runs of a folder gave away."""
+"""The privacy ledger adds up what the runs of a folder gave away."""
 
 import pytest
 
@@ -6,6 +6,7 @@ from fl_sketch.privacy import composition
 from fl_sketch.privacy.accounting import Plan
 from fl_sketch.privacy.guarantee import Guarantee
 from fl_sketch.workdir import odometer
+from tests.refusals import refused
 
 pytestmark = pytest.mark.fast
 
@@ -13,25 +14,43 @@ PLAN, Z = Plan(10, 50, 1000), 1.0
 ONE = Guarantee(PLAN, Z, 1e-3, "rdp", 10)
 
 
+def entry(steps, **more):
+    return ONE._replace(plan=PLAN._replace(steps=steps), **more)
+
+
+def test_it_keeps_what_was_noted_and_never_goes_back(tmp_path):
+    assert odometer.read(tmp_path) == {}
+    one = entry(4, partition="a", secret="b")
+    odometer.note(tmp_path, {"one": one, "two": entry(2)})
+    assert odometer.read(tmp_path) == {"one": one, "two": entry(2)}
+    odometer.note(tmp_path, {"one": entry(3), "two": entry(5)})
+    assert odometer.read(tmp_path) == {"one": one, "two": entry(5)}
+    odometer.set_apart(tmp_path, ["two", "none"])
+    names = [*odometer.read(tmp_path)]
+    assert names[0] == "one" and names[1].startswith("two" + odometer.INTERRUPTED)
+
+
+@pytest.mark.parametrize("damage", ["[" * 100_000, "{", "[1]", '[["run", {}]]', None])
+def test_a_damaged_file_is_one_line(tmp_path, damage):
+    path = tmp_path / odometer.FILE
+    path.mkdir() if damage is None else path.write_text(damage)
+    with refused(path):
+        odometer.read(tmp_path)
+
+
 def test_runs_of_unlike_deltas_are_composed_at_the_largest():
     total = odometer.total({"one": ONE, "two": ONE._replace(delta=1e-6)})
     assert total.delta == 1e-3 and total.runs == 2
     both = composition.together([(PLAN, Z)] * 2, delta=1e-3)
     assert total.epsilon == pytest.approx(both)
-    assert total.epsilon < 0.9 * composition.together([(PLAN, Z)] * 2, delta=1e-6)
+    assert odometer.total({"one": ONE._replace(public=True)}) is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"unit": "example"}, "client and example"),
-        ({"partition": "another"}, "same partition"),
-    ],
-)
-def test_runs_without_one_total_say_why(changes, words):
+@pytest.mark.parametrize("changes", [{"unit": "example"}, {"partition": "another"}])
+def test_runs_without_one_total_say_why(changes):
     entries = {"one": ONE, "two": ONE._replace(**changes)}
+    with pytest.raises(odometer.NoTotal):
+        odometer.total(entries)
     (line,), facts = odometer.lines(entries), odometer.facts(entries)
-    assert line.startswith("privacy: these runs have no common epsilon. ")
-    assert words in line and words in facts["no_total"]
-    assert facts["epsilon_of_all"] is None
+    assert "no common epsilon" in line and facts["epsilon_of_all"] is None
     assert odometer.lines({}) == [] and odometer.facts({}) == {}
