@@ -38,8 +38,6 @@ DROPPED = {  # keys that only older configs have, and their defaults
     "privacy.watch": False,
     "privacy.watch_loss": 5.0,
     "privacy.watch_noise": 0.0,
-}
-DROPPED = {  # keys that only older configs have, and their defaults
     "cohort.available": "",
     "cohort.deadline": 0.0,
     "cohort.jitter": 0.0,
@@ -49,6 +47,7 @@ DROPPED = {  # keys that only older configs have, and their defaults
     "network.graph": "none",
     "network.relay": "flood",
     "personal_steps": 0,
+    "sketch.window": 0,
 }
 
 

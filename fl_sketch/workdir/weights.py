@@ -117,6 +117,6 @@ def write_arrays(
 ) -> None:
     """Writes a model to params.safetensors, and `about` it to params.json."""
     params_io.save(folder / FILE, arrays)
-    shapes = {name: list(array.shape) for name, array in arrays.items()}
+    shapes = {name: list(arrays[name].shape) for name in sorted(arrays)}
     text = json.dumps({**about, "arrays": shapes}, indent=2) + "\n"
     files.write_text(folder / SIDECAR, text)
