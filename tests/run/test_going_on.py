@@ -14,7 +14,6 @@ from fl_sketch.core.trees import Stateful
 from fl_sketch.data import datasets
 from fl_sketch.models import params_io
 from fl_sketch.run import load_params, run, task_of
-from fl_sketch.sweep.sweep import sweep
 from fl_sketch.workdir import weights
 from tests.models import own
 from tests.run.configs import (
@@ -211,20 +210,6 @@ def test_weights_that_changed_are_not_gone_on_with(longer, tmp_path):
     params_io.save(source, {name: array + 1 for name, array in found.items()})
     with refused(source, tmp_path / "run"):
         ran(tmp_path / "run", **changes)
-
-
-def test_the_best_point_of_a_sweep_is_taken_away(tmp_path):
-    config = config_with(**KEYS, rounds=4)
-    sweep(config, ["client.rate=0.01,0.1"], tmp_path, say=quiet)
-    about = read_json(tmp_path / "best/params.json")
-    assert about["round"] == 4 and about["outputs"] == 10
-    params = params_io.tree_of(params_io.load(tmp_path / "best/params.safetensors"))
-    jax.tree.map(np.testing.assert_array_equal, params, load_params(tmp_path / "best"))
-    with refused(tmp_path / "best"):
-        load_params(tmp_path)
-    found = begun_params(model__init_from=str(tmp_path / "best"))
-    jax.tree.map(np.testing.assert_array_equal, found, params)
-    assert about["trained_on"] == ["digits"]
 
 
 def test_a_private_run_refuses_weights_that_saw_its_data(longer, tmp_path):
