@@ -11,6 +11,7 @@ integers of several numbers of bits. With --unit=example, --numbers are the para
 that train, and --clients is not needed.
 """
 
+import math
 from collections.abc import Iterator
 
 from absl import flags
@@ -70,6 +71,9 @@ def main():
     Raises:
       ValueError: in one line, for flags that contradict each other.
     """
+    if not 0 < EPSILON.value < math.inf:
+        msg = f"Expected epsilon > 0, got epsilon={EPSILON.value}."
+        raise ValueError(msg)
     example = UNIT.value == "example"
     needed = {"examples": EXAMPLES, "batch": BATCH} if example else {"clients": CLIENTS}
     for name, flag in needed.items():

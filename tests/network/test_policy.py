@@ -4,14 +4,14 @@ import pytest
 
 from fl_sketch.network import policy
 from fl_sketch.network.policy import Budget, Refused, SitePolicy
-from fl_sketch.privacy import plans
+from fl_sketch.privacy import accounting
 from fl_sketch.privacy.guarantee import promised
 from fl_sketch.workdir import odometer
 from tests.refusals import refused
 
 pytestmark = pytest.mark.fast
 RUN, OTHER = "a" * 32, "b" * 32
-PLAN = plans.Plan(steps=50, sample=3, population=3, sampling="everyone")
+PLAN = accounting.Plan(steps=50, sample=3, population=3, sampling="everyone")
 GIVEN = promised(PLAN, rounds=50, noise_multiplier=3.0, delta=1e-5)
 
 

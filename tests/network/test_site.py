@@ -10,7 +10,7 @@ from fl_sketch.network import messages, secure_sum
 from fl_sketch.network.messages import Kind, Message
 from fl_sketch.network.policy import Budget, SitePolicy
 from fl_sketch.network.site import Part, Site
-from fl_sketch.privacy import clipping, mechanism, plans
+from fl_sketch.privacy import accounting, clipping, mechanism
 from fl_sketch.privacy.guarantee import promised
 from fl_sketch.workdir import odometer, secrets
 from tests.network.meeting import QUICK, RUN, Meeting, programs_of, read
@@ -21,7 +21,7 @@ PRIVATES, PUBLICS = secure_sum.drawn(NAMES)
 IDENTITIES = [secure_sum.Identity(name, PRIVATES[name], PUBLICS) for name in NAMES]
 DATA = optima(3)
 GUARANTEE = promised(
-    plans.Plan(steps=100, sample=3, population=3, sampling="everyone"),
+    accounting.Plan(steps=100, sample=3, population=3, sampling="everyone"),
     rounds=100,
     noise_multiplier=3.0,
     delta=1e-5,

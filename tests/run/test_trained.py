@@ -183,12 +183,6 @@ def edited(folder, **changes):
     (folder / "params.json").write_text(json.dumps(about | changes))
 
 
-def within(folder, name):
-    shutil.move(folder, folder.parent / name)
-    folder.mkdir()
-    shutil.move(folder.parent / name, folder)
-
-
 def renamed(folder):
     arrays = params_io.load(folder / "params.safetensors")
     arrays["dense/weight"] = arrays.pop("dense/kernel")
@@ -204,9 +198,8 @@ def renamed(folder):
         (lambda at: edited(at, model="own.py:net"), "plugin"),
         (lambda at: edited(at, outputs=9), "dense/bias"),
         (renamed, "dense/kernel"),
-        (lambda at: within(at, "best"), "run/best"),
     ],
-    ids=range(6),
+    ids=range(5),
 )
 def test_folders_without_a_whole_model_are_refused(digits, tmp_path, spoil, name):
     folder = shutil.copytree(digits, tmp_path / "run")
