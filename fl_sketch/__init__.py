@@ -9,7 +9,7 @@ A file imports only from packages that are listed before its own:
   and sketches as optax transformations);
 - `privacy` (bounds, noise and accounting);
 - `algorithms` (one file for each method) and `workdir` (the folder of a run);
-- `engine` (rounds as one program, with a server or without);
+- `engine` (rounds as one program, their bytes and their privacy);
 - `config` (the keys of a config);
 - `run` (one config), `sweep` (many configs), `network` (sites that keep their data)
   and `audit` (audits of privacy claims, attacks on messages, Hessian spectra).

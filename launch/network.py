@@ -59,8 +59,7 @@ def main():
 
     rules = network.Rules(TIMEOUT.value, SMALLEST.value, ATTEMPTS.value)
     if not KITS.value:
-        options = {"names": names, "rules": rules}
-        network.in_one_process(config, place, DATA_DIR.value, **options)
+        network.in_one_process(config, place, DATA_DIR.value, names=names, rules=rules)
         return
     kits = _nvflare().kits_in(pathlib.Path(KITS.value), names, SERVER.value)
     if not kits.admin.is_dir():

@@ -282,14 +282,6 @@ def read_by(config: ConfigDict) -> set[str]:
     return _read(catalog.method(config.algorithm))
 
 
-def server_optimizer(config: ConfigDict) -> str:
-    """Returns the optimizer at the server of a config; empty: its algorithm has one."""
-    method = catalog.method(config.algorithm)
-    if "server" not in method.takes:
-        return ""
-    return method.optimizer or config.server.optimizer
-
-
 def _read(method: catalog.Method) -> set[str]:
     """Returns the keys that an algorithm's arguments are made of."""
     said = {"server.optimizer"} if method.optimizer else set()

@@ -26,7 +26,6 @@ class Purpose(enum.IntEnum):
     COHORT = 3
     BATCHES = 4
     NOISE = 5
-    ITERATE = 6
     LOSS = 7  # dropout and augmentation, of a client's steps
     MIXING = 9  # of a message's numbers, before they become integers
     ROUNDING = 10  # to integers

@@ -240,7 +240,8 @@ class Coordinator:
         for attempt in range(self._rules.attempts):
             if attempt:
                 time.sleep(self._rules.pause)
-                self._before_round() if not exchange else None
+                if not exchange:
+                    self._before_round()
             if attempt or len(asked) < self._smallest:
                 asked = clients
             about = notes | {"attempt": attempt} if self._programs.masked else notes
@@ -265,11 +266,8 @@ class Coordinator:
 
     def _plain(self, asked, question: Message, drawn: Cohort, known) -> Added:
         """Returns the weighted sum of messages in the clear."""
-        programs, exchange, (server, keys, _, means) = (
-            self._programs,
-            question.exchange,
-            known,
-        )
+        programs, exchange = self._programs, question.exchange
+        server, keys, _, means = known
         which, arrays, total = int(programs.choice(*known)), {}, None
         layout = programs.exchanges[exchange].up[which]
         answers = self._asked(asked, question, Kind.MESSAGE)

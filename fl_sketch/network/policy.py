@@ -247,9 +247,7 @@ class Budget:
                 return False
             return not total or total.epsilon <= whole
 
-        last = max(
-            counted, guarantee.rounds
-        )  # mostly all rounds, which is computed once
+        last = max(counted, guarantee.rounds)  # mostly all, which is computed once
         self._most = next((one for one in (last, counted) if allowed(one)), 0)
         self._others = others
         return counted <= self._most

@@ -57,7 +57,6 @@ def run(
 
     Returns:
       The contents of summary.json.
-
     """
     setup = job.of_coordinator(config, splits)
     place = files.writable_folder(workdir)

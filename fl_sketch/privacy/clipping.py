@@ -72,13 +72,6 @@ def normalise(limit: jax.typing.ArrayLike) -> Bound:
     return _bound("normalise", limit, lambda length: length == 0)
 
 
-def reject(message: Message) -> tuple[Message, jax.Array]:
-    """Returns (`message`, 0.0), or (zeros, 1.0) if its norm is not finite."""
-    finite = jnp.isfinite(norm(message))
-    left = jax.tree.map(lambda leaf: jnp.where(finite, leaf, 0), message)
-    return left, 1.0 - finite.astype(jnp.float32)
-
-
 def norm(message: Message) -> jax.Array:
     """Returns the l2 norm of all entries of `message` together, float32 []."""
     sums = [jnp.sum(leaf**2) for leaf in jax.tree.leaves(_in_float32(message))]

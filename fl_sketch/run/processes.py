@@ -8,15 +8,17 @@ agreed upon. jax ends a process whose peer has died.
 
 import contextlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator
 
 import jax
 
-from fl_sketch.core.exit_codes import LOST_A_PEER, WRONG
+from fl_sketch.core.exit_codes import INTERRUPTED, LOST_A_PEER, STOPPED, WRONG
 from fl_sketch.engine.loop import Stopped
 
+LINES = (ValueError, TypeError, OSError, ArithmeticError, RuntimeError)
 SILENCE_SECONDS = 15  # after which a process that says nothing is taken for dead
 
 
@@ -45,6 +47,9 @@ def connected(
             f"process_id={process_id}."
         )
         raise ValueError(msg)
+    if coordinator and not re.fullmatch(r"[^:]+:\d+|\[[^]]+\]:\d+", coordinator):
+        msg = f"coordinator must be HOST:PORT, got coordinator={coordinator}."
+        raise ValueError(msg)
     if num_processes is not None and not 0 <= (process_id or 0) < num_processes:
         msg = f"process_id={process_id} is not among {num_processes} processes."
         raise ValueError(msg)
@@ -64,15 +69,15 @@ def connected(
     except (Stopped, SystemExit):
         raise  # all have agreed on it
     except BaseException as error:
-        lost = isinstance(error, jax.errors.JaxRuntimeError)
-        if lost or isinstance(error, ValueError | TypeError | OSError):
-            line = f"error: process {jax.process_index()}: {error}"
-            print(" ".join(line.split()), file=sys.stderr)
-        else:
+        text, code = " ".join(str(error).split()), WRONG
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            text, code = f"{text} Start the same command again everywhere.", LOST_A_PEER
+        elif isinstance(error, KeyboardInterrupt):  # before rounds could be stopped
+            text, code = INTERRUPTED, STOPPED
+        elif not isinstance(error, LINES):
             traceback.print_exc()
-        if lost:
-            print("Start the same command again on all machines.", file=sys.stderr)
+        print(f"error: process {jax.process_index()}: {text}", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(LOST_A_PEER if lost else WRONG)
+        os._exit(code)
     jax.distributed.shutdown()

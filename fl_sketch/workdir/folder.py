@@ -66,7 +66,7 @@ class Workdir:
           say: gets a line if versions or devices are not those of the beginning.
         """
         self.folder = files.writable_folder(path)
-        if links := [name for name in FOLDERS if (self.folder / name).is_symlink()]:
+        if links := [n for n in (*FOLDERS, rows) if (self.folder / n).is_symlink()]:
             msg = f"Expected no symbolic links in workdir={path}, got {links[0]}."
             raise ValueError(msg)
         self.rows: list[Row] = []
