@@ -70,7 +70,7 @@ def test_of_a_linear_message_it_is_the_mean_of_the_posterior(way):
 
         return jax.lax.map(one, starts).reshape(2, -1)
 
-    rows = jax.jacfwd(lambda x: trees.ravel(view(x)))(jnp.ones(SHAPE))
+    rows = jax.jacfwd(lambda x: trees.ravel(view(x)))(image)  # no entry is zero
     rows = np.asarray(rows, np.float64).reshape(50, -1)
     covariance = np.asarray(PRIOR.spread, np.float64)
     covariance = covariance @ covariance.T

@@ -164,7 +164,7 @@ def test_processes_that_are_killed_leave_the_run_of_one_program(tmp_path):
         one = begin(kits, folder)
         processes.until(lambda: (folder / "metrics.csv").exists())
         processes.kill(kits.sites[NAMES[1]])
-        processes.start(kits.sites[NAMES[1]])
+        again = processes.start(kits.sites[NAMES[1]])
         rows = len(table_in(folder))
         processes.until(lambda: len(table_in(folder)) > rows)
         one.send_signal(signal.SIGINT)
@@ -172,5 +172,6 @@ def test_processes_that_are_killed_leave_the_run_of_one_program(tmp_path):
         assert f"{NAMES[1]} was started again and is back" in printed
         printed += begin(kits, folder).communicate(timeout=300)[0]
         assert "resuming after round" in printed and "Traceback" not in printed
+    again.wait()
     run(five(**keys), str(tmp_path / "train"), say=quiet)
     assert furthest(folder, tmp_path / "train") <= 1e-6
