@@ -12,7 +12,6 @@ from absl import flags
 
 from fl_sketch.engine import gossip
 from fl_sketch.run import plan, prepare
-from fl_sketch.run.task import of_setup
 from launch import command, options, parsing
 
 CONFIG = parsing.config_flag()
@@ -24,7 +23,7 @@ flags.mark_flag_as_required("config")
 def main():
     """Prints the plan of --config."""
     setup = prepare(CONFIG.value, DATA_DIR.value)
-    print(*plan.lines(setup.config, of_setup(setup), GRAPH.value), sep="\n")
+    print(*plan.lines(setup, GRAPH.value), sep="\n")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ from importlib.util import find_spec
 import pytest
 
 from fl_sketch.algorithms import catalog
-from fl_sketch.run import prepare, task
+from fl_sketch.run import prepare
+from fl_sketch.run.facts import facts_of
 from tests import pages
 from tests.launch import test_audit
 from tests.launching import ROOT
@@ -128,6 +129,6 @@ def test_the_full_table_is_what_the_code_does():
         if name == "private_sketching":
             config.privacy.unit = "example"
             config.client.batches = "subsets"
-        facts = task.facts_of(prepare(config))
+        facts = facts_of(prepare(config))
         assert str(facts["exchanges"]) in allowed, name
         assert bool(facts["client_state_bytes"]) == (states[name] == "d"), name

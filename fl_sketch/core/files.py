@@ -120,6 +120,13 @@ def write_text(path: str | os.PathLike, text: str) -> None:
         partial.write_text(text)
 
 
+def is_column(name: Any) -> bool:
+    """Returns whether a csv file can have a column of this name, as it is."""
+    if not isinstance(name, str) or not name:
+        return False
+    return name.isprintable() and not {*name} & {*',"'}
+
+
 def read_rows(path: str | os.PathLike, *, whole: bool = False) -> list[dict[str, str]]:
     """Returns the rows of a csv file: dictionaries of strings by column.
 

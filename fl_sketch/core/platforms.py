@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import importlib.metadata
 import pathlib
 import platform
 from collections.abc import Callable
@@ -11,6 +12,14 @@ import jax
 from jax import lax
 
 GPU = "gpu"  # jax's name of CUDA's devices among backends
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "fl_sketch")
+SETTINGS = (
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+)
 
 
 def by_platform(
@@ -42,3 +51,9 @@ def processor() -> str:
         facts = {line.partition(":")[0].strip(): line for line in reversed(lines)}
         parts += [facts.get(name, "") for name in ("model name", "flags", "Features")]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of packages, and settings of jax, that decide numbers."""
+    found = {name: importlib.metadata.version(name) for name in PACKAGES}
+    return found | {name: str(getattr(jax.config, name)) for name in SETTINGS}

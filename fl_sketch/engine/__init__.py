@@ -1,6 +1,7 @@
 """The engine: runs an algorithm for a cohort of clients, as one jitted program."""
 
 from fl_sketch.engine.cohort import Cohort as Cohort
+from fl_sketch.engine.cohort import Sampler as Sampler
 from fl_sketch.engine.cohort import everyone as everyone
 from fl_sketch.engine.cohort import fixed_size as fixed_size
 from fl_sketch.engine.cohort import poisson as poisson
@@ -9,8 +10,14 @@ from fl_sketch.engine.cohort import with_dropout as with_dropout
 from fl_sketch.engine.cohort import with_replacement as with_replacement
 from fl_sketch.engine.compiling import compile_program as compile_program
 from fl_sketch.engine.costs import measure_traffic as measure_traffic
+from fl_sketch.engine.experiment import Experiment as Experiment
+from fl_sketch.engine.experiment import LocalWork as LocalWork
+from fl_sketch.engine.loop import Callback as Callback
 from fl_sketch.engine.loop import NotFinite as NotFinite
+from fl_sketch.engine.loop import Result as Result
+from fl_sketch.engine.loop import Standing as Standing
 from fl_sketch.engine.loop import Stopped as Stopped
+from fl_sketch.engine.loop import run as run
 from fl_sketch.engine.mesh import AXIS as AXIS
 from fl_sketch.engine.mesh import MODEL as MODEL
 from fl_sketch.engine.mesh import chunk_size as chunk_size
@@ -31,8 +38,4 @@ from fl_sketch.engine.round import initial_state as initial_state
 from fl_sketch.engine.round import make_round as make_round
 from fl_sketch.engine.rounds import run_rounds as run_rounds
 from fl_sketch.engine.rounds import with_everyone as with_everyone
-from fl_sketch.engine.simulate import Run as Run
-from fl_sketch.engine.simulate import Standing as Standing
-from fl_sketch.engine.simulate import secret_roots as secret_roots
-from fl_sketch.engine.simulate import simulate as simulate
 from fl_sketch.engine.still import StandsStill as StandsStill

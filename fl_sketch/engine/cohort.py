@@ -62,6 +62,7 @@ class Sampler:
       timed: whether cohorts depend on the number of the round.
       whole: whether all clients answer in every round.
       repeats: whether a client may be drawn twice for a round.
+      dropout: whether a client that is drawn may not answer.
     """
 
     draw: Callable[..., Cohort]
@@ -72,6 +73,7 @@ class Sampler:
     timed: bool = False
     whole: bool = False
     repeats: bool = False
+    dropout: bool = False
 
     @property
     def places(self) -> int:
@@ -200,7 +202,9 @@ def with_dropout(sampler: Sampler, dropout: float) -> Sampler:
         stays = jax.random.bernoulli(key_drop, 1 - dropout, cohort.weights.shape)
         return cohort.answering(cohort.weights * stays)
 
-    return dataclasses.replace(sampler, draw=draw, timed=True, whole=False)
+    return dataclasses.replace(
+        sampler, draw=draw, timed=True, whole=False, dropout=True
+    )
 
 
 def weighted(

@@ -15,7 +15,7 @@ import numpy as np
 from jax.interpreters import partial_eval
 
 from fl_sketch.channels import player
-from fl_sketch.core import trees, validate
+from fl_sketch.core import files, trees, validate
 from fl_sketch.core.keys import round_keys
 from fl_sketch.core.protocols import Algorithm, Channel, Memory, Round, Server, Tree
 from fl_sketch.core.wire import FLOAT_BITS
@@ -23,7 +23,6 @@ from fl_sketch.engine import programs
 from fl_sketch.engine.clients import played
 from fl_sketch.engine.prices import Follow, Prices
 from fl_sketch.engine.round import initial_server
-from fl_sketch.workdir.rows import is_column
 
 FLOAT_BYTES = FLOAT_BITS // 8
 COUNTED = ("denominator", "present", "population")  # what a `Round` has of weights
@@ -211,7 +210,7 @@ def _require_numbers(diagnostics: Any) -> None:
     """Raises unless what clients return of their work are numbers by name."""
     named = diagnostics if isinstance(diagnostics, Mapping) else {"": diagnostics}
     for name, value in named.items():
-        if not is_column(name) or getattr(value, "shape", None) != ():
+        if not files.is_column(name) or getattr(value, "shape", None) != ():
             msg = (
                 "Expected the diagnostics of a client to be a dictionary of numbers by "
                 f"names without commas, got {diagnostics!r}."

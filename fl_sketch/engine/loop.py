@@ -1,28 +1,42 @@
-"""The loop of every run: rounds in chunks of about a second, rows, and checkpoints.
+"""Plays an experiment: rounds in chunks of about a second, rows, and checkpoints.
 
 How a run is cut into chunks, or saved and loaded again, cannot change a bit of it:
 cohorts, batches and sketches are functions of the run's roots and the round's number.
 The control flow of a private run reads released quantities only: parameters, what is
 measured of them on test data, and the clock.
+
+A folder, a terminal, a tracker are callbacks.
 """
 
 import enum
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from fl_sketch.engine.recorder import Recorder, Row, of_point
+from fl_sketch.core import chacha, free_memory, secret, shown, validate
+from fl_sketch.core.constants import trees_of
+from fl_sketch.core.keys import roots_of
+from fl_sketch.core.protocols import Key, Roots, Server, Tree
+from fl_sketch.engine import multiprocess, programs, rounds
+from fl_sketch.engine.clients import Client
+from fl_sketch.engine.costs import Traffic
+from fl_sketch.engine.experiment import MOST, Experiment
+from fl_sketch.engine.ledger import Ledger
+from fl_sketch.engine.prices import Prices
+from fl_sketch.engine.recorder import Known, Recorder, Row, of_point
 from fl_sketch.engine.round import Report, State
+from fl_sketch.engine.rounds import Advance, Seal
+from fl_sketch.privacy.guarantee import RANDOMNESS
 
 SECONDS = 1.0  # of a chunk, about
-MOST = 4096  # rounds of a chunk
+SPEED = "rounds_per_second"  # a column in which equal runs differ
 
 
-class Ask(enum.IntEnum):
-    """A request to a run between two chunks; of several the largest counts."""
+class Request(enum.IntEnum):
+    """What a callback asks of a run between two chunks; the largest counts."""
 
     NOTHING = 0
     SAVE = 1
@@ -42,123 +56,335 @@ class Stopped(RuntimeError):
         self.number = number
 
 
-class Compiled(NamedTuple):
-    """The programs of a run, or of all points of a sweep.
+class Progress(NamedTuple):
+    """A run between two rounds, or several that one program plays.
 
     Attributes:
-      advance: `(state, done, count) -> (state, reports)`, which uses up the state;
-        leaves of reports are [rounds, ...], for points [points, rounds, ...].
-      evaluate: `(state) -> {column: number}`, for points arrays [points].
+      state: the state; of several with a leading axis.
+      recorders: the record of each.
+      rows: all rows so far.
+      lineage: with a secret, digests of how it began and of its programs.
+    """
+
+    state: State
+    recorders: Sequence[Recorder]
+    rows: list[Row]
+    lineage: tuple[str, ...] = ()
+
+    @property
+    def done(self) -> int:
+        """The number of rounds done."""
+        return int(np.ravel(self.state.server.round)[0])
+
+
+class Standing(NamedTuple):
+    """What another run continues from.
+
+    Attributes:
+      clients: the state of each client, along a leading axis of the population.
+      ledger: bytes of every client since the first round.
+      public: words of the public root.
+      terms: the plan and the noise by which its rounds are accounted for; None: it is
+        not private.
+      lineage: with a secret key, digests of how it began, and of its programs.
+    """
+
+    server: Server
+    clients: Client
+    ledger: Ledger
+    prices: Prices
+    public: np.ndarray
+    terms: Any = None
+    lineage: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Returns how many rounds and clients there were."""
+        done, population = int(self.server.round), len(self.ledger.up)
+        return f"Standing({done} rounds, {population} clients)"
+
+
+class Result(NamedTuple):
+    """The result of a run.
+
+    Attributes:
+      state: what `simulate(state=...)` continues from.
+      history: a row for every `every` rounds: means of the clients' diagnostics in
+        these rounds, what was measured of the model, all bytes since the first round,
+        and epsilon.
       seconds: the time of compiling.
+      speed: rounds a second before the last row.
     """
 
-    advance: Callable[[Any, int, int], tuple[Any, Report]]
-    evaluate: Callable[[Any], dict[str, Any]]
+    state: Standing
+    history: list[Row]
+    traffic: Traffic
     seconds: float = 0.0
+    speed: float = 0.0
+
+    def __repr__(self) -> str:
+        """Returns how long the run is, its model, and the columns of its history."""
+        count = len(self.history)
+        columns = ", ".join(self.history[-1]) if count else "none"
+        return (
+            f"Result({int(self.state.server.round)} rounds, params="
+            f"{shown.short(self.params)}, history of {count} rows: {columns})"
+        )
+
+    @property
+    def params(self) -> Tree:
+        """The model after the last round."""
+        return self.state.server.params
+
+    @property
+    def prices(self) -> Prices:
+        """The bytes that a client receives."""
+        return self.state.prices
+
+    def column(self, name: str) -> list[Any]:
+        """Returns a column of the history, as "bytes_up_total"."""
+        for row in self.history:
+            if name not in row:
+                msg = f"Expected a column of {', '.join(row)}, got {name!r}."
+                raise ValueError(msg + validate.nearest(name, [*row]))
+        return [row[name] for row in self.history]
 
 
-class Watch(NamedTuple):
-    """Callbacks of a run.
+class Callback:
+    """What a run tells, and asks; each method does nothing here.
 
-    Attributes:
-      rows: gets the rows of an evaluation, one for each recorder, and the speed.
-      ahead: gets the last round of the next chunk, before it is played.
-      rounds: gets the number of rounds done, and the last training loss.
-      look: gets the number of rounds done and the state after every evaluation.
-      save: gets the number of rounds done and the state at every checkpoint.
-      asked: returns whether to save, or to save and stop.
-      agree: makes `(pace, asked)` the same in all processes of a run.
-      lost: gets a line about each loss that is not finite; may raise.
+    Of the progress that a callback is given it may keep nothing but copies.
     """
 
-    rows: Callable[[list[Row], float], None] = lambda rows, speed: None
-    ahead: Callable[[int], None] = lambda last: None
-    rounds: Callable[[int, float], None] = lambda done, loss: None
-    look: Callable[[int, State], None] = lambda done, state: None
-    save: Callable[[int, State], None] = lambda done, state: None
-    asked: Callable[[], Ask] = lambda: Ask.NOTHING
-    agree: Callable[[int, Ask], tuple[int, Ask]] = lambda pace, asked: (pace, asked)
-    lost: Callable[[str], None] = lambda line: None
+    def on_plan(self, experiment: Experiment, roots: Roots) -> Roots:
+        """Returns the roots of the run, which may be those that it had before."""
+        del experiment
+        return roots
+
+    def on_start(self, progress: Progress) -> Progress:
+        """Returns where the run goes on from: this beginning, or later."""
+        return progress
+
+    def on_program(self, name: str) -> None:
+        """Gets a name of the program, by which secret randomness is sealed."""
+
+    def on_compiled(self, progress: Progress) -> None:
+        """Is called before the first round."""
+
+    def before_chunk(self, last: int) -> None:
+        """Gets the last round of the next chunk, before any of it is played."""
+
+    def on_chunk(self, done: int, loss: float) -> None:
+        """Gets the number of rounds done, and the last training loss."""
+
+    def on_rows(self, rows: Sequence[Row], progress: Progress) -> None:
+        """Gets the rows of an evaluation, one for each run."""
+        for row in rows:
+            self.on_row(row, progress)
+
+    def on_row(self, row: Row, progress: Progress) -> None:
+        """Gets a row."""
+
+    def on_checkpoint(self, progress: Progress) -> None:
+        """Gets what is to be saved."""
+
+    def requested(self) -> Request:
+        """Returns whether to save, or to save and stop."""
+        return Request.NOTHING
+
+
+def run(
+    experiment: Experiment,
+    *,
+    key: Key | Roots,
+    callbacks: Sequence[Callback] = (),
+    compiled: Callable[..., Advance] = rounds.compile_rounds,
+) -> Result:
+    """Plays an experiment to its end.
+
+    Args:
+      key: the root of all randomness, or its roots. With a secret one, what protects is
+        a function of the secret and of all that the rounds compute.
+      compiled: `(experiment, state, roots, seal) -> advance`, of rounds that are played
+        elsewhere.
+
+    Raises:
+      NotFinite: if it diverges and has advice for that.
+      Stopped: after saving, if a callback asks for it.
+    """
+    roots = roots_of(key)
+    for one in callbacks:
+        roots = one.on_plan(experiment, roots)
+    begin = time.perf_counter()
+    progress = initial(experiment, roots)
+    for one in callbacks:
+        progress = one.on_start(progress)
+    lineage = [*progress.lineage]
+    seal = _sealing(roots, lineage, callbacks) if lineage else None
+    advance = compiled(experiment, progress.state, roots, seal)
+    free_memory.give_back()
+    seconds = time.perf_counter() - begin
+    for one in callbacks:
+        one.on_compiled(progress)
+
+    def measured(state: State) -> list[Mapping[str, Any]]:
+        return [experiment.evaluate(experiment.hyperparameters, state.server.params)]
+
+    progress = play(
+        progress._replace(lineage=tuple(lineage)),
+        advance,
+        measured,
+        last=experiment.last,
+        save_every=experiment.save_every if callbacks else 0,
+        callbacks=callbacks,
+        advice=experiment.advice,
+    )
+    return result_of(experiment, roots, progress, seconds)
+
+
+def initial(experiment: Experiment, roots: Roots) -> Progress:
+    """Returns the beginning of a run, on its devices."""
+    key = secret.placed(roots, experiment.everywhere).public
+    state, lineage = rounds.starting(experiment)(key), ()
+    guarantee = experiment.guarantee
+    simulated = bool(guarantee and guarantee.randomness == RANDOMNESS["seed"])
+    if chacha.is_secret(roots) and not simulated:
+        constants, clients = trees_of(experiment.constants), tuple(experiment.clients)
+        whole = state, constants, clients, dict(experiment.hyperparameters)
+        lineage = (programs.digest_of_arrays(whole),)
+    return Progress(state, [recorder(experiment)], [], lineage)
+
+
+def recorder(experiment: Experiment) -> Recorder:
+    """Returns the record of a run that has not begun."""
+    sampler = experiment.cohort
+    known = Known(
+        experiment.prices,
+        sampler.population,
+        experiment.guarantee,
+        absences=sampler.dropout,
+    )
+    return Recorder.new(known, experiment.every)
+
+
+def _sealing(roots: Roots, lineage: list[str], callbacks) -> Seal:
+    """Returns `(fingerprint) -> roots` of a run that began and went on as `lineage`.
+
+    Other data, parameters or programs before these rounds mean other sums, which must
+    not have the same noise. Rounds that go on with the same program have the same
+    roots, so that a run in parts is the run.
+    """
+    own = secret.of_roots(roots)
+
+    def seal(fingerprint: str) -> Roots:
+        # Other hosts may have another processor: all seal by the first one's program.
+        fingerprint = multiprocess.from_first(fingerprint.encode()).decode()
+        if lineage[-1] != fingerprint:
+            lineage.append(fingerprint)
+        name = " ".join(lineage)
+        for one in callbacks:
+            one.on_program(name)
+        drawn = chacha.key_of(own.sealed(name).reveal())
+        return roots._replace(secret=drawn)
+
+    return seal
+
+
+def result_of(
+    experiment: Experiment, roots: Roots, progress: Progress, seconds: float = 0.0
+) -> Result:
+    """Returns the result of a run that is alone."""
+    (recorder,), (server, clients) = progress.recorders, progress.state
+    public = np.asarray(jax.random.key_data(roots.public))
+    facts = experiment.prices, public, terms_of(experiment), progress.lineage
+    standing = Standing(server, clients, recorder.ledger, *facts)
+    history = [{k: row[k] for k in row if k != SPEED} for row in progress.rows]
+    speed = float(progress.rows[-1][SPEED])
+    return Result(standing, history, experiment.traffic, seconds, speed)
+
+
+def terms_of(experiment: Experiment) -> Any:
+    """Returns the plan and the noise, which all rounds of a run share."""
+    guarantee = experiment.guarantee
+    if guarantee is None:
+        return None
+    return guarantee.plan._replace(steps=0), guarantee.noise_multiplier
 
 
 def play(
-    compiled: Compiled,
-    state: Any,
-    recorders: Sequence[Recorder],
-    rounds: tuple[int, int],
+    progress: Progress,
+    advance: Callable[[Any, int, int], tuple[Any, Report]],
+    evaluate: Callable[[Any], Sequence[Mapping[str, Any]]],
     *,
-    points: bool = False,
+    last: int,
     save_every: int = 0,
-    watch: Watch = Watch(),  # noqa: B008 - immutable
-) -> Any:
-    """Plays rounds, and returns the state after the last.
+    callbacks: Sequence[Callback] = (),
+    points: bool = False,
+    advice: str = "",
+) -> Progress:
+    """Plays rounds up to the last one; the only loop.
 
     Args:
-      state: the state before the first of these rounds, which is used up.
-      recorders: one for the run, or one for each point.
-      rounds: the number of rounds that are done, and the last one.
-      points: whether state and reports have a leading axis of points.
-      save_every: rounds between saves; the last round is saved too. 0: no saves.
-
-    Raises:
-      Stopped: after saving, if the watch asks for it.
+      advance: `(state, done, count) -> (state, reports)`, which uses up the state.
+        Leaves of reports are [rounds, ...], of several runs [runs, rounds, ...].
+      evaluate: `(state) -> columns` of each run.
+      save_every: rounds between checkpoints; the last round has one too. 0: none.
+      points: whether state and reports have a leading axis of runs.
+      advice: what to do about a loss that is not finite, which then ends the run.
     """
-    (done, last), every = rounds, recorders[0].every
+    state, recorders, done = progress.state, progress.recorders, progress.done
+    every, pace, spent, since = recorders[0].every, 1, 0.0, done
     stops = (every, save_every) if save_every else (every,)
-    pace, spent, since = 1, 0.0, done
+
+    def lost(line: str) -> None:
+        if advice:
+            msg = f"{line}: {advice}."
+            raise NotFinite(msg)
+
     while done < last:
         stop = min(last, *((done // step + 1) * step for step in stops))
         count = min(pace, stop - done, MOST)
-        watch.ahead(done + count)
-        begin = time.perf_counter()
-        state, reports = compiled.advance(state, done, count)
+        for one in callbacks:
+            one.before_chunk(done + count)
+        begin, loss = time.perf_counter(), np.nan
+        state, reports = advance(state, done, count)
         reports = jax.device_get(reports)
         seconds = time.perf_counter() - begin
-        loss = _record(recorders, reports, done, count, points, watch)
+        for place, recorder in enumerate(recorders):
+            own = of_point(reports, place) if points else reports
+            for number in range(done, done + count):
+                loss = recorder.record(number, of_point(own, number - done))
+                if recorder.diverged == number + 1:
+                    lost(f"The training loss is {loss} in round {number + 1}")
         done, spent = done + count, spent + seconds
-        watch.rounds(done, loss)
+        progress = progress._replace(state=state)
+        for one in callbacks:
+            one.on_chunk(done, loss)
         if done % every == 0 or done == last:
-            speed = (done - since) / spent
-            watch.rows(_rows(compiled, state, recorders, done, points, watch), speed)
-            watch.look(done, state)
+            made = []
+            for recorder, columns in zip(recorders, evaluate(state), strict=True):
+                measured = {name: plain(value) for name, value in columns.items()}
+                loss = measured.get("test_loss", 0.0)
+                if isinstance(loss, int | float) and not np.isfinite(loss):
+                    recorder.lose(done, loss)
+                    lost(f"The test loss is {loss} after round {done}")
+                row = recorder.row(done, measured) | {SPEED: (done - since) / spent}
+                made.append(row)
+                # The last row may be between two of a longer run, which needs these.
+                if done % every == 0:
+                    recorder.forget()
+            progress.rows.extend(made)
+            for one in callbacks:
+                one.on_rows([dict(row) for row in made], progress)
             spent, since = 0.0, done
-        pace, asked = watch.agree(max(1, int(SECONDS * count / seconds)), watch.asked())
+        asked = max((one.requested() for one in callbacks), default=Request.NOTHING)
+        pace = max(1, int(SECONDS * count / seconds))
+        pace, asked = multiprocess.agree(pace, asked)
         if save_every and (asked or done % save_every == 0 or done == last):
-            watch.save(done, state)
-        if asked == Ask.STOP and done < last:
+            for one in callbacks:
+                one.on_checkpoint(progress)
+        if asked == Request.STOP and done < last:
             raise Stopped(done)
-    return state
-
-
-def _record(recorders, reports, done: int, count: int, points: bool, watch) -> float:
-    """Records the reports of a chunk; returns the last training loss."""
-    loss = np.nan
-    for place, recorder in enumerate(recorders):
-        mine = of_point(reports, place) if points else reports
-        for number in range(done, done + count):
-            loss = recorder.record(number, of_point(mine, number - done))
-            if recorder.diverged == number + 1:
-                watch.lost(f"The training loss is {loss} in round {number + 1}")
-    return loss
-
-
-def _rows(compiled, state, recorders, done: int, points: bool, watch) -> list[Row]:
-    """Returns a row of each recorder, with what is measured of its model."""
-    results, rows = compiled.evaluate(state), []
-    for place, recorder in enumerate(recorders):
-        measured = {
-            name: plain(value[place] if points else value)
-            for name, value in results.items()
-        }
-        loss = measured.get("test_loss", 0.0)
-        if isinstance(loss, int | float) and not np.isfinite(loss):
-            recorder.lose(done, loss)
-            watch.lost(f"The test loss is {loss} after round {done}")
-        rows.append(recorder.row(done, measured))
-        # The last row may be between two of a longer run, which then needs these.
-        if done % recorder.every == 0:
-            recorder.forget()
-    return rows
+    return progress
 
 
 def plain(value: Any) -> Any:

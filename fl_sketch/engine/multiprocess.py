@@ -10,8 +10,6 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from fl_sketch.engine.loop import Ask
-
 PART = 2**28  # bytes of one broadcast
 
 
@@ -25,12 +23,12 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
-def agree(pace: int, asked: Ask) -> tuple[int, Ask]:
+def agree(pace: int, asked: int) -> tuple[int, int]:
     """Returns the smallest `pace` and the largest `asked` of all processes."""
     if not several():
         return pace, asked
     both = multihost_utils.process_allgather(np.array([pace, asked], np.int32))
-    return int(both[:, 0].min()), Ask(int(both[:, 1].max()))
+    return int(both[:, 0].min()), int(both[:, 1].max())
 
 
 def from_first(data: bytes) -> bytes:

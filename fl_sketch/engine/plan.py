@@ -45,6 +45,10 @@ def _refuse(
     mechanism: Mechanism, sampler: Sampler, traffic: Traffic, relation: str
 ) -> None:
     """Raises a ValueError for a run that no accountant here can count."""
+    if mechanism.integers and traffic.coded:
+        msg = "Expected an algorithm whose messages are floats, which become integers, "
+        msg += "got one of coded messages."
+        raise ValueError(msg)
     if sampler.sampling not in accounting.SAMPLINGS:
         msg = (
             "Expected cohorts of everyone, fixed_size or poisson, with equal weights, "
@@ -66,7 +70,4 @@ def _refuse(
             "Expected cohorts of everyone or poisson where clients keep a state, got "
             "cohort.sampling=fixed."
         )
-        raise ValueError(msg)
-    if mechanism.integers and traffic.coded:
-        msg = "Expected messages of floats, which become integers, got coded ones."
         raise ValueError(msg)

@@ -22,7 +22,6 @@ from fl_sketch.core import platforms
 from fl_sketch.engine.mesh import cores, name_of, on_cpu
 from fl_sketch.models import params_io
 from fl_sketch.models.convolution import zeros_around
-from fl_sketch.workdir import identity
 
 CALLBACK = re.compile(r"custom_call @\w*callback|stablehlo\.(send|recv)")
 COMPILER = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NPROC", "NVIDIA_TF32_OVERRIDE")
@@ -63,7 +62,7 @@ def fingerprint(lowered: jax.stages.Lowered, mesh: jax.sharding.Mesh) -> str:
     time.
     """
     text = lowered.as_text()
-    facts = [text, identity.versions(), name_of(mesh), *map(os.environ.get, COMPILER)]
+    facts = [text, platforms.versions(), name_of(mesh), *map(os.environ.get, COMPILER)]
     facts += [str(getattr(jax.config, name, None)) for name in LEVELS]
     facts += [platforms.processor(), cores()] if on_cpu(mesh) else []
     facts += [os.urandom(16).hex()] if CALLBACK.search(text) else []

@@ -1,65 +1,27 @@
 """Many rounds in one program: cohorts are drawn, rounds played, reports kept."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
-from fl_sketch.core.constants import Constant, as_argument, trees_of
+from fl_sketch.core import secret
+from fl_sketch.core.constants import as_argument, jitted, trees_of
 from fl_sketch.core.protocols import Algorithm, Key, Roots
+from fl_sketch.data import batches as client_batches
 from fl_sketch.data import streamed
 from fl_sketch.engine import prefetch
 from fl_sketch.engine.clients import Fetch, traced
-from fl_sketch.engine.cohort import Cohort, Sampler, everyone, of_round
+from fl_sketch.engine.cohort import Cohort, everyone, of_round
 from fl_sketch.engine.compiling import compile_program
+from fl_sketch.engine.experiment import Experiment, Hyperparameters
 from fl_sketch.engine.mesh import mesh_over, placed, rows
 from fl_sketch.engine.programs import fingerprint
 from fl_sketch.engine.round import Report, State, make_round
 
 Advance = Callable[[State, int, int], tuple[State, Report]]
-
-
-class Play(NamedTuple):
-    """How rounds are played, of which `compile_rounds` makes a program.
-
-    Attributes:
-      weighted: `(starts) -> sampler` with the weights of clients whose examples begin
-        there; None: `sampler` has them.
-      most: the number of rounds for whose reports there is room.
-    """
-
-    one_round: Callable
-    sampler: Sampler
-    weighted: Callable[[jax.Array], Sampler] | None = None
-    chunk: int = 1
-    steps: int = 1
-    batch: int = 1
-    most: int = 1
-
-    def rounds(self, state: State, key: Key | Roots, data, count):
-        """Returns the state after `count` rounds on resident data, and reports."""
-        sampler = self.sampler_for(data.starts)
-        return run_rounds(
-            self.one_round, sampler, state, key, data, count, most=self.most
-        )
-
-    def on_batches(self, state: State, key: Key | Roots, sent, count):
-        """Returns the same for one round on `sent`, its batches and the starts."""
-        batches, starts = sent
-
-        def on_these(state, key, cohort, batches):
-            return self.one_round(state, key, cohort, None, batches)
-
-        sampler = self.sampler_for(starts)
-        return run_rounds(on_these, sampler, state, key, batches, count, most=1)
-
-    def sampler_for(self, starts: jax.Array) -> Sampler:
-        """Returns the sampler for clients whose examples begin at `starts`."""
-        return self.weighted(starts) if self.weighted else self.sampler
+Seal = Callable[[str], Roots]  # `(fingerprint of the program) -> roots`
 
 
 def with_everyone(
@@ -76,62 +38,100 @@ def with_everyone(
     return lambda state, key: one_round(state, key, cohort, None, None)
 
 
+def starting(experiment: Experiment) -> Callable[[Key], State]:
+    """Returns `(public root) -> state` before the first round, on the devices."""
+
+    def start(key):
+        return experiment.start(experiment.hyperparameters, key)
+
+    shapes = jax.eval_shape(start, jax.eval_shape(jax.random.key, 0))
+    where = jax.tree.map(lambda leaf: leaf.sharding, experiment.placed(shapes))
+    return jitted(start, out_shardings=where)
+
+
+def advance_of(experiment: Experiment) -> Callable:
+    """Returns `(hyperparameters, state, roots, data, count) -> (state, reports)`.
+
+    It plays `count` rounds and is not jitted. The `data` are `Resident`; or of one
+    round its batches, and the beginnings of the clients' examples.
+    """
+    local, resident = experiment.local, experiment.form == "resident"
+
+    def advance(hyperparameters, state, roots, data, count):
+        one_round = make_round(
+            experiment.noisy({**experiment.hyperparameters, **hyperparameters}),
+            local.fetch,
+            experiment.mesh,
+            chunk=experiment.clients_at_once,
+        )
+        if resident:
+            sampler, most = experiment.sampler(data.starts), experiment.most
+            return run_rounds(one_round, sampler, state, roots, data, count, most=most)
+        batches, starts = data
+
+        def on_these(state, key, cohort, batches):
+            return one_round(state, key, cohort, None, batches)
+
+        sampler = experiment.sampler(starts)
+        return run_rounds(on_these, sampler, state, roots, batches, count, most=1)
+
+    return advance
+
+
 def compile_rounds(
-    play: Play,
-    mesh: jax.sharding.Mesh,
-    *,
-    state: State,
-    key: Roots,
-    data: Any,
-    constants: Sequence[Constant] = (),
-    seal: Callable[[str], Roots] | None = None,
-) -> tuple[Advance, jax.stages.Compiled]:
-    """Returns `advance(state, done, count)`, and the program that it calls.
+    experiment: Experiment, state: State, roots: Roots, seal: Seal | None = None
+) -> Advance:
+    """Returns `advance(state, done, count)`, which uses up the state.
 
     Args:
       state: the state, or its shapes with their shardings.
-      key: the roots of the run, on all devices.
-      data: `Resident` data on the devices, or `OnHost`, to be streamed.
-      constants: what the algorithm reads and nothing changes, as a model's part that
-        does not train. Each device has it once.
-      seal: `(fingerprint) -> roots` of the rounds, called before they are compiled;
-        None: the roots are `key`.
+      roots: the roots of the run.
+      seal: called before anything is compiled; None: the roots are `roots`.
     """
-    same = NamedSharding(mesh, P())
-    out = jax.tree.map(lambda leaf: leaf.sharding, state), same
-    trees = placed(mesh, trees_of(constants))
+    roots = secret.placed(roots, experiment.everywhere)
+    mesh, same, clients = experiment.mesh, experiment.everywhere, experiment.clients
+    constants = experiment.constants
+    given = arrays_of(experiment.hyperparameters), placed(mesh, trees_of(constants))
+    where = jax.tree.map(lambda leaf: leaf.sharding, state)
 
-    def compiled(function, *arguments):
-        function = as_argument(function, constants)
-        program = jax.jit(function, donate_argnums=0, out_shardings=out)
-        lowered = program.lower(state, key, *arguments, trees)
-        roots = key
-        if seal:
-            where = jax.tree.map(lambda root: root.sharding, key)
-            roots = jax.device_put(seal(fingerprint(lowered, mesh)), where)
-        program = compile_program(lowered, mesh)
-        return lambda state, *own: program(state, roots, *own, trees), program, roots
+    def advance(state, roots, data, count, hyperparameters):
+        return advance_of(experiment)(hyperparameters, state, roots, data, count)
 
-    if isinstance(data, streamed.OnHost):
-        draw, gather, shapes = prefetch.batches_on_devices(
-            play.sampler,
-            mesh,
-            key,
-            data,
-            multiple=rows(mesh) * play.chunk,
-            steps=play.steps,
-            batch=play.batch,
-        )
-        starts = jax.device_put(data.starts, same)
-        run, program, roots = compiled(play.on_batches, (shapes, starts), 1)
-        one_round = prefetch.gathered_ahead(
-            lambda number: draw(roots, number),
-            gather,
-            lambda state, sent: run(state, (sent, starts), 1),
-        )
-        return one_by_one(one_round), program
-    run, program, _ = compiled(play.rounds, data, 0)
-    return lambda state, done, count: run(state, data, count), program
+    def compiled(data, count):
+        function = as_argument(advance, constants)
+        program = jax.jit(function, donate_argnums=0, out_shardings=(where, same))
+        lowered = program.lower(state, roots, data, count, *given)
+        own = seal(fingerprint(lowered, mesh)) if seal else roots
+        own = secret.placed(own, experiment.everywhere)
+        return compile_program(lowered, mesh), own
+
+    if experiment.form == "resident":
+        data = client_batches.resident(*clients, device=same)
+        program, own = compiled(data, 0)
+        return lambda state, done, count: program(state, own, data, count, *given)
+    on_host = streamed.on_host(*clients)
+    draw, gather, shapes = prefetch.batches_on_devices(
+        experiment.cohort,
+        mesh,
+        roots,
+        on_host,
+        multiple=rows(mesh) * experiment.clients_at_once,
+        steps=experiment.local.steps,
+        batch=experiment.local.batch,
+    )
+    starts = jax.device_put(on_host.starts, same)
+    program, own = compiled((shapes, starts), 1)
+    one_round = prefetch.gathered_ahead(
+        lambda number: draw(own, number),
+        gather,
+        lambda state, sent: program(state, own, (sent, starts), 1, *given),
+    )
+    return one_by_one(one_round)
+
+
+def arrays_of(hyperparameters: Hyperparameters) -> dict[str, jax.Array]:
+    """Returns those that are arguments of a program."""
+    return {k: v for k, v in hyperparameters.items() if hasattr(v, "dtype")}
 
 
 def one_by_one(one_round: Callable[[State, int], tuple[State, Report]]) -> Advance:

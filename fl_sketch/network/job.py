@@ -5,7 +5,6 @@ the config with the terms of the run. What a config says of training data is the
 one machine alone, where a data set is split among the folders of sites.
 """
 
-import dataclasses
 import functools
 import json
 import pathlib
@@ -17,8 +16,9 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from fl_sketch.config import inputs, parse, privacy
-from fl_sketch.core import plugins, pretrained
+from fl_sketch.core import plugins, pretrained, secret
 from fl_sketch.core.mappings import flat
+from fl_sketch.core.platforms import versions
 from fl_sketch.data import batches as client_batches
 from fl_sketch.data import npz, raw
 from fl_sketch.data.class_subset import ALL
@@ -34,7 +34,7 @@ from fl_sketch.run import setup as setups
 from fl_sketch.run.setup import Setup, prepare
 from fl_sketch.transforms.trains import ALL as ALL_TRAIN
 from fl_sketch.workdir import secrets
-from fl_sketch.workdir.identity import TABLES, versions
+from fl_sketch.workdir.identity import TABLES
 
 RUNS = "runs"  # the folder of a site's runs
 MOST_RUNS = 1000  # folders in it
@@ -73,15 +73,16 @@ def of_coordinator(config: ConfigDict, splits: Splits) -> Setup:
     require_possible(config)
     blank = Examples(*(np.zeros_like(part[:1]) for part in splits.test))
     known = splits._replace(train=blank, owners=None, learnt=())
-    setup = dataclasses.replace(setups.of_splits(config, known), copies=True)
-    return setup.changed("download", "model")
+    return setups.of_splits(config, known, elsewhere=True)
 
 
 def programs_of(setup: Setup) -> Programs:
     """Returns the programs of a setup."""
-    fetch = parse.fetch_of(setup.config.client)
-    algorithm = setup.algorithm(setup.numbers)
-    return Programs(algorithm, setup.params, setup.batches, fetch, setup.talk)
+    experiment, local = setup.experiment, setup.experiment.local
+    algorithm = experiment.noisy(setup.numbers)
+    batches = local.shapes(setup.splits.train)
+    shapes = setup.params, batches, local.fetch
+    return Programs(algorithm, *shapes, experiment.traffic)
 
 
 def test_data(config: ConfigDict, data_dir: str | None) -> Splits:
@@ -122,7 +123,7 @@ def split(
             npz.write(place / DATA, arrays | {"train_targets": train.targets[rows]})
         if not (place / policy.FILE).exists():
             policy.write(place / policy.FILE, {"data": DATA, **allows})
-    signed = config.privacy.bits and setup.guarantee
+    signed = config.privacy.bits and setup.experiment.guarantee
     if signed and not all((p / secure_sum.FILE).exists() for p in places.values()):
         secure_sum.write_identities(places)
     return setup.splits
@@ -130,13 +131,13 @@ def split(
 
 def terms_of(setup: Setup, names: Sequence[str]) -> dict[str, Any]:
     """Returns what sites are told of a run, of which names are those of the sites."""
-    test = setup.splits.test
+    test, guarantee = setup.splits.test, setup.experiment.guarantee
     terms = {
         "config": setup.config.to_dict(),
         "classes": setup.seen.classes,
         "shapes": [[str(one.dtype), *one.shape[1:]] for one in test],
         "frozen": setup.identity.frozen,
-        "noise": setup.guarantee.noise_multiplier if setup.guarantee else 0.0,
+        "noise": guarantee.noise_multiplier if guarantee else 0.0,
         "versions": [versions()[name] for name in COMPARED],
         "names": [*names],
     }
@@ -193,7 +194,8 @@ def join(allowed: SitePolicy, message: Message, kit: pathlib.Path) -> Part:
     if setup.identity.frozen != terms["frozen"]:
         msg = "Expected a model with the frozen arrays of the run, got others."
         raise Refused(msg)
-    guarantee = setup.guarantee and setup.guarantee._replace(
+    found = setup.experiment.guarantee
+    guarantee = found and found._replace(
         partition="its own",
         public=False,  # which is for the owner of the data to say
     )
@@ -202,9 +204,9 @@ def join(allowed: SitePolicy, message: Message, kit: pathlib.Path) -> Part:
         msg = f"Expected at most {MOST_RUNS} runs at this site: delete folders of old "
         raise Refused(msg + "ones, whose privacy stays counted in odometer.json.")
     budget = Budget(allowed, message.run, folder, guarantee)
-    secret = setup.private and said.privacy.randomness != "seed"
-    simulated = secrets.simulated(flat(said)) if setup.private else None
-    same = secrets.roots(said.seed, simulated)
+    fresh = setup.experiment.private and said.privacy.randomness != "seed"
+    simulated = secrets.simulated(flat(said)) if setup.experiment.private else None
+    same = secret.roots(said.seed, simulated)
     size = len(splits.train.targets)
     # Sites of one process share a program if their data have the same shape.
     room = 1 << (size - 1).bit_length() if size <= SMALL else size
@@ -215,7 +217,7 @@ def join(allowed: SitePolicy, message: Message, kit: pathlib.Path) -> Part:
         number=number,
         programs=programs,
         data=client_batches.resident(train, own, device=jax.devices()[0]),
-        roots=lambda: secrets.roots(said.seed, secrets.fresh()) if secret else same,
+        roots=lambda: secret.roots(said.seed, secret.fresh()) if fresh else same,
         budget=budget,
         folder=folder,
         names=names,
@@ -231,8 +233,8 @@ def _prepared(
     """Returns the setup and the programs of a config, which equal sites here share."""
     parts = (np.zeros((1, *shape), kind) for kind, *shape in json.loads(shapes))
     blank, said = Examples(*parts), ConfigDict(json.loads(config))
-    setup = setups.of_splits(said, Splits("site", blank, blank, classes))
-    setup = setup.with_noise(noise) if noise else setup
+    own = {"elsewhere": True, "noise_multiplier": noise}
+    setup = setups.of_splits(said, Splits("site", blank, blank, classes), **own)
     return setup, programs_of(setup)
 
 

@@ -6,11 +6,9 @@ checkpoint is saved after every round, so that a coordinator that was stopped as
 no round twice.
 """
 
-import functools
 import os
 import pathlib
 import secrets as system
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,21 +16,17 @@ import jax
 from ml_collections import ConfigDict
 
 from fl_sketch.core import files
-from fl_sketch.core.constants import jitted
-from fl_sketch.core.protocols import Key, Roots
+from fl_sketch.core.protocols import Roots
 from fl_sketch.data.examples import Splits
 from fl_sketch.engine import rounds
-from fl_sketch.engine.loop import Compiled
+from fl_sketch.engine.experiment import Experiment
 from fl_sketch.engine.round import State
-from fl_sketch.engine.task import Task
+from fl_sketch.engine.rounds import Advance
 from fl_sketch.network import job, policy
 from fl_sketch.network.coordinator import Coordinator, Rules, Send
 from fl_sketch.network.messages import Message
 from fl_sketch.network.site import Part, Site
-from fl_sketch.run import task as tasks
 from fl_sketch.run.run import Listeners, in_folder
-from fl_sketch.run.setup import Setup
-from fl_sketch.workdir import secrets
 
 FOLDER, RUN = "network", "run"  # in the folder of a run: the name of the run
 
@@ -66,10 +60,12 @@ def run(
         files.write_text(folder / RUN, system.token_hex(16))
     coordinators: list[Coordinator] = []
 
-    def coordinator(setup: Setup, roots: Roots) -> Coordinator:
+    def played(experiment: Experiment, state: State, roots: Roots, seal) -> Advance:
+        # Noise is a function of secret, round and sum, whatever the program is.
+        del state, seal
         one = Coordinator(
             job.programs_of(setup),
-            setup.sampler,
+            experiment.cohort,
             roots,
             send,
             run=(folder / RUN).read_text(),
@@ -77,50 +73,16 @@ def run(
             terms=job.terms_of(setup, names),
             rules=rules,
             folder=folder,
-            secret=setup.private and config.privacy.randomness != "seed",
+            secret=experiment.private and config.privacy.randomness != "seed",
             before_round=before_round,
             say=listeners.say,
         )
         coordinators.append(one)
-        return one
-
-    def task(setup: Setup) -> Task:
-        secret = setup.secret()
-
-        @functools.cache
-        def roots(secret: secrets.Secret | None) -> Roots:
-            return secrets.roots(setup.config.seed, secret)
-
-        def start(key: Key | Roots) -> State:
-            first = jitted(lambda key: setup.start(setup.numbers, key))(key)
-            return State(first.server, ())
-
-        def compiled(key: Any, seal: Any = None) -> Compiled:
-            del seal  # noise is a function of secret, round and sum
-            begin = time.perf_counter()
-            shapes = setup.placed(jax.eval_shape(start, key))
-            where = jax.tree.map(lambda leaf: leaf.sharding, shapes.server.params)
-            measure = tasks.measuring(setup, shapes)
-
-            def measured(state: State) -> dict[str, float]:
-                params = jax.device_put(state.server.params, where)
-                return measure(State(state.server._replace(params=params), ()))
-
-            advance = rounds.one_by_one(coordinator(setup, key).one_round)
-            return Compiled(advance, measured, time.perf_counter() - begin)
-
-        described = tasks.described(
-            setup,
-            start=start,
-            compile=compiled,
-            roots=roots,
-            known=tasks.known_of(setup)._replace(absences=True),
-            secret=secret,
-            with_noise=lambda z: task(setup.with_noise(z)),
+        return rounds.one_by_one(
+            lambda state, number: one.one_round(jax.device_get(state), number)
         )
-        return described._replace(save_every=1, keep=2)
 
-    summary = in_folder(setup, task(setup), str(place), listeners)
+    summary = in_folder(setup, str(place), listeners, played)
     for one in coordinators[-1:]:
         one.end_rounds(summary["rounds"])
     return summary

@@ -11,10 +11,11 @@ from fl_sketch import engine
 from fl_sketch.config.privacy import expected
 from fl_sketch.core import shown
 from fl_sketch.engine.costs import FLOAT_BYTES
-from fl_sketch.engine.task import Task
 from fl_sketch.models.metrics import measured, score_of
 from fl_sketch.privacy import noise_size
 from fl_sketch.privacy.guarantee import mark, rounded_up
+from fl_sketch.run.facts import facts_of, model_of
+from fl_sketch.run.setup import Setup
 
 COLUMNS = {
     "round": (7, "{}"),
@@ -37,20 +38,20 @@ SECRET = {
 }
 
 
-def plan(config: ConfigDict, task: Task) -> list[str]:
-    """Returns lines on the task of a config, before it is compiled."""
-    facts = task.facts
+def plan(setup: Setup) -> list[str]:
+    """Returns lines on the run of a setup, before it is compiled."""
+    config, facts, guarantee = setup.config, facts_of(setup), setup.experiment.guarantee
     return [
         f"{facts['algorithm']}: {facts['model']} of {size(facts)} on "
         f"{facts['dataset']}, {facts['clients']} clients, {devices(facts['devices'])}",
         f"  upload: {message(facts)}{_up_each(facts)}",
-        f"  download: {_down(task.known.prices, facts)}",
+        f"  download: {_down(setup.experiment.prices, facts)}",
         f"  {config.rounds} rounds, cohort: {_cohort(config.cohort)}; memory: client "
-        f"updates of {facts['kept_updates']}; privacy: {_kept(task.known.guarantee)}",
+        f"updates of {facts['kept_updates']}; privacy: {_kept(guarantee)}",
         *_bank(facts),
-        *_begun(task.model),
+        *_begun(model_of(setup)),
         *_slow(config.compute.dtype),
-        *_how(task.known.guarantee, config),
+        *_how(guarantee, config),
     ]
 
 
@@ -176,11 +177,11 @@ def _cohort(own: ConfigDict) -> str:
     return who + f", dropout {own.dropout:g}" * bool(own.dropout)
 
 
-def head(task: Task) -> str:
-    """Returns the head of the table of `task`, with epsilon if it is private."""
-    scores = {f"test {name}": SCORE for name in task.facts["metrics"]}
+def head(setup: Setup) -> str:
+    """Returns the head of a run's table, with epsilon if it is private."""
+    scores = {f"test {name}": SCORE for name in setup.metrics}
     columns = COLUMNS | scores | COSTS
-    if task.private:
+    if setup.experiment.private:
         columns["epsilon"] = EPSILON
     return " ".join(f"{name:>{width}}" for name, (width, _) in columns.items())
 
@@ -213,11 +214,11 @@ def _up(epsilon: float) -> float:
     return math.ceil(1e4 * epsilon) / 1e4 if math.isfinite(epsilon) else epsilon
 
 
-def done_before(summary: Mapping[str, Any], task: Task, workdir: str) -> list[str]:
+def done_before(summary: Mapping[str, Any], setup: Setup, workdir: str) -> list[str]:
     """Returns the lines for a run that has ended before."""
     return [
         f"{workdir} already has this run, finished; its last row:",
-        head(task),
+        head(setup),
         row({**summary, "round": summary["rounds"]}),
     ]
 

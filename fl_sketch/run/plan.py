@@ -1,24 +1,22 @@
 """What a config costs before anything is compiled: the lines of `launch.plan`."""
 
-from ml_collections import ConfigDict
-
 from fl_sketch.config import privacy
 from fl_sketch.core import shown
 from fl_sketch.engine import gossip
 from fl_sketch.engine.costs import FLOAT_BYTES
-from fl_sketch.engine.task import Task
 from fl_sketch.run import display
+from fl_sketch.run.facts import facts_of
+from fl_sketch.run.setup import Setup
 
 
-def lines(config: ConfigDict, task: Task, graph: str = "") -> list[str]:
+def lines(setup: Setup, graph: str = "") -> list[str]:
     """Returns the lines that a run begins with, and the bytes of its rounds.
 
     Args:
-      task: what was built from the config, not compiled.
       graph: the graph of a network without a server, as `gossip.edges_of` takes it.
     """
-    facts, prices = task.facts, task.known.prices
-    up, text = facts["bytes_up_planned"], display.plan(config, task)
+    config, facts, prices = setup.config, facts_of(setup), setup.experiment.prices
+    up, text = facts["bytes_up_planned"], display.plan(setup)
     if up is None:
         text.append("per round: the bytes depend on the round")
     else:

@@ -1,50 +1,66 @@
 """Runs a config: begins or resumes, trains, and leaves everything in a folder."""
 
 import contextlib
-import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from fl_sketch import engine
 from fl_sketch.config import arguments
 from fl_sketch.core.mappings import flat
-from fl_sketch.engine import multiprocess, progress_bar, resumable, sealing
-from fl_sketch.engine.loop import Watch
+from fl_sketch.engine import multiprocess, rounds
+from fl_sketch.engine.loop import Callback, Progress
 from fl_sketch.engine.recorder import Row
-from fl_sketch.engine.task import Task
-from fl_sketch.run import client_views, curves, display
+from fl_sketch.engine.still import RequireMoving
+from fl_sketch.run import curves, display, facts
+from fl_sketch.run.bar import Bar
+from fl_sketch.run.client_report import ClientReport
+from fl_sketch.run.folder import Folder
 from fl_sketch.run.setup import Setup, prepare
-from fl_sketch.run.signals import asking
-from fl_sketch.run.task import of_setup
+from fl_sketch.run.signals import Signals
 from fl_sketch.workdir import rows, trackers
-from fl_sketch.workdir.folder import Workdir
 
 PICTURE = "curves.png"
-Told = Callable[[Row], None]
+Say = Callable[[str], None]
 
 
-class Listeners(NamedTuple):
-    """The receivers of rows: TensorBoard, wandb, a function, and the screen."""
+@dataclasses.dataclass(frozen=True)
+class Listeners:
+    """Who is told of a run: the screen, TensorBoard, wandb, a function of rows."""
 
     tensorboard: bool = False
     wandb: bool = False
-    on_row: Told | None = None
-    say: Callable[[str], None] = tqdm.write
+    on_row: Callable[[Row], None] | None = None
+    say: Say = tqdm.write
 
-    def opened(
-        self, stack: contextlib.ExitStack, folder: Workdir, task: Task, done: int
-    ) -> list[Told]:
-        """Returns what gets every row after round `done`, until the stack is left."""
-        functions, place = [self.on_row] if self.on_row else [], folder.folder
-        if self.tensorboard:
-            board = trackers.tensorboard(place, done, task.private)
-            functions.append(stack.enter_context(board))
-        if self.wandb:
-            sent = trackers.wandb(place, flat(task.config), task.private)
-            functions.append(stack.enter_context(sent))
-        return functions
+
+class Terminal(Callback):
+    """Prints a table of rows, and tells functions of them."""
+
+    def __init__(self, setup: Setup, say: Say, told: Sequence[Callable[[Row], None]]):
+        """Takes a setup, what prints a line, and functions of a row."""
+        self._setup, self._say, self._told = setup, say, told
+
+    def on_start(self, progress: Progress) -> Progress:
+        """Says where the run goes on from."""
+        if progress.done:
+            self._say(f"resuming after round {progress.done}")
+        return progress
+
+    def on_compiled(self, progress: Progress) -> None:
+        """Prints the head of the table."""
+        del progress
+        self._say(display.head(self._setup))
+
+    def on_row(self, row: Row, progress: Progress) -> None:
+        """Prints a row."""
+        del progress
+        self._say(display.row(row))
+        for tell in self._told:
+            tell(dict(row))
 
 
 def run(
@@ -54,8 +70,8 @@ def run(
     *,
     tensorboard: bool = False,
     wandb: bool = False,
-    on_row: Told | None = None,
-    say: Callable[[str], None] = tqdm.write,
+    on_row: Callable[[Row], None] | None = None,
+    say: Say = tqdm.write,
 ) -> dict[str, Any]:
     """Runs a config to its end, from where an earlier run in the folder was stopped.
 
@@ -85,93 +101,90 @@ def run(
     }.items():
         if asked:
             trackers.require_installed(name)
-    setup = prepare(config, data_dir)
-    task, first = of_setup(setup), multiprocess.is_first()
+    setup, first = prepare(config, data_dir), multiprocess.is_first()
     say = say if first else lambda line: None
-    told = Listeners(tensorboard, wandb, on_row, say)
-    return in_folder(setup, task, workdir, told)
+    return in_folder(setup, workdir, Listeners(tensorboard, wandb, on_row, say))
 
 
-def fixed_by(setup: Setup, task: Task, before: int) -> str:
+def fixed_by(setup: Setup, before: int) -> str:
     """Returns what of a run of `before` rounds depends on their number; empty: nothing.
 
     With more rounds it would then be another run from the first round on.
     """
     for key in arguments.by_length(setup.config):
         return key
-    shorter = of_setup(setup.changed("rounds", before).with_noise())
-    if task.private:
-        assert task.known.guarantee and shorter.known.guarantee
+    longer, shorter = setup.experiment, setup.longer(before).experiment
+    if longer.private:
+        assert longer.guarantee and shorter.guarantee
         if setup.config.privacy.randomness == "seed":
             return "privacy.randomness=seed"
-        z = shorter.known.guarantee.noise_multiplier
-        if z != task.known.guarantee.noise_multiplier:
+        z = shorter.guarantee.noise_multiplier
+        if z != longer.guarantee.noise_multiplier:
             return "privacy.target_epsilon, which chose the noise"
-    if task.facts["download"] != shorter.facts["download"]:
+    if longer.prices.followed != shorter.prices.followed:
         return f"download={setup.config.download}"
     return ""
 
 
 def in_folder(
-    setup: Setup, task: Task, workdir: str, told: Listeners
+    setup: Setup,
+    workdir: str,
+    told: Listeners,
+    compiled: Callable[..., rounds.Advance] = rounds.compile_rounds,
 ) -> dict[str, Any]:
-    """Runs a task to its end in its folder; returns and raises what `run` does."""
-    fixed = functools.partial(fixed_by, setup, task)
-    with resumable.opened(workdir, task, fixed_by=fixed, say=told.say) as folder:
-        for line in display.plan(setup.config, task):
-            told.say(line)
-        ended = resumable.ended_before(folder)
-        if ended:
-            for line in display.done_before(ended, task, workdir):
-                told.say(line)
-            if folder:
-                resumable.complete(folder, task, ended["rounds"])
+    """Runs a setup to its end in a folder; returns and raises what `run` does.
+
+    The rounds may be played elsewhere: see `engine.run`.
+    """
+    experiment, say = setup.experiment, told.say
+    own = {"keep": setup.config.checkpoint_keep, "say": say}
+    own["fixed_by"] = lambda before: fixed_by(setup, before)
+    with Folder(workdir, experiment, facts.about(setup), **own) as folder:
+        for line in display.plan(setup):
+            say(line)
+        if ended := folder.ended:
+            for line in display.done_before(ended, setup, workdir):
+                say(line)
+            folder.complete()
             return ended
-        task = sealing.with_secret(folder, task)
-        views = client_views.Views(setup, folder)
-        summary = _train(task, folder, views, told)
+        summary = _train(setup, folder, told, compiled)
     for line in display.result(summary, workdir):
-        told.say(line)
+        say(line)
     return summary
 
 
-def _train(
-    task: Task, folder: Workdir | None, views: client_views.Views, told: Listeners
-) -> Row:
+def _train(setup: Setup, folder: Folder, told: Listeners, compiled) -> Row:
     """Trains from the state of the folder; returns the summary."""
+    experiment, here = setup.experiment, folder.workdir
+    callbacks: list[Callback] = [folder]
+    report = None
     # Signals are handled from here on, so that compiling is not cut short.
-    with asking() as asked, contextlib.ExitStack() as stack:
-        progress = resumable.resumed(folder, task)
-        if progress.done:
-            told.say(f"resuming after round {progress.done}")
-        seal = sealing.roots_by_program(folder, task)
-        compiled = task.compile(task.roots(task.secret), seal)
-        resumable.restore(folder, task, progress)
-        told.say(display.head(task))
-        last = dict(folder.rows[-1]) if folder and folder.rows else {}
-        views.resume(progress.done)
-        listeners: list[Told] = [last.update]
-        if folder:
-            listeners.append(lambda row: told.say(display.row(row)))
-            listeners += told.opened(stack, folder, task, progress.done)
-        shown = None if folder else False
-        bar = progress_bar.shown(task.last, progress.done, shown=shown)
-        watch = Watch(
-            rounds=stack.enter_context(bar), asked=asked, look=views.after_row
-        )
-        progress = resumable.play_on(
-            task, progress, compiled, folder, told=listeners, say=told.say, watch=watch
-        )
-    seen = views.at_end(progress.done, progress.state.server.params)
-    summary = resumable.summary_of(
-        task, progress, last, compile_seconds=compiled.seconds, more=seen
-    )
-    if folder:
-        if task.known.absences:
-            client_views.write_participation(
-                folder.folder, progress.recorder, views.names
+    with Signals() as signals, contextlib.ExitStack() as stack:
+        shown = None if here else False
+        callbacks += [signals, stack.enter_context(Bar(experiment.last, shown=shown))]
+        if here:
+            functions, private = (
+                [told.on_row] if told.on_row else [],
+                experiment.private,
             )
-        shown = map(rows.published, folder.rows) if task.private else folder.rows
-        curves.draw([*shown], folder.folder / PICTURE)
-        summary = resumable.finish(folder, task, summary)
-    return summary
+            if told.tensorboard:
+                board = trackers.tensorboard(here.folder, folder.done(), private)
+                functions.append(stack.enter_context(board))
+            if told.wandb:
+                sent = trackers.wandb(here.folder, flat(setup.config), private)
+                functions.append(stack.enter_context(sent))
+            report = ClientReport(setup, here.folder)
+            callbacks += [Terminal(setup, told.say, functions), report]
+        callbacks.append(RequireMoving(experiment, setup.splits.test))
+        roots = setup.roots()
+        result = engine.run(
+            experiment, key=roots, callbacks=callbacks, compiled=compiled
+        )
+    more = {}
+    if here and report:
+        more = report.at_end(experiment.last, result.params)
+        if experiment.cohort.dropout:
+            report.write_participation(result.state.ledger)
+        table = [*map(rows.published, here.rows)] if experiment.private else here.rows
+        curves.draw(table, here.folder / PICTURE)
+    return folder.finish(result, more)

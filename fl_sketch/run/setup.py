@@ -1,42 +1,35 @@
-"""From a config to its data, its model, and pure functions of its continuous keys.
-
-All points of a sweep that share a program share a `Setup`: the data are read once, and
-continuous keys stay arguments. `task.of_setup` fixes them for one run.
-"""
+"""From a config to its data, its model, and the `Experiment` that it describes."""
 
 import dataclasses
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
 from fl_sketch import engine, models
-from fl_sketch.config import build, inputs, parse, parts, privacy
-from fl_sketch.config.cohorts import Cohorts, cohorts_of
-from fl_sketch.config.guarantee import guarantee_of, require_sizes
+from fl_sketch.config import arguments, build, inputs, parse, parts, privacy
+from fl_sketch.config.guarantee import guarantee_of
 from fl_sketch.config.initial import initial_of, seen_by_model
 from fl_sketch.config.inputs import Seen
-from fl_sketch.config.parse import Numbers, section
-from fl_sketch.core import free_memory, trees
-from fl_sketch.core.constants import Constant, size_of
-from fl_sketch.core.keys import Purpose, apart, roots_of
+from fl_sketch.config.parse import section
+from fl_sketch.core import free_memory, secret, trees, validate
+from fl_sketch.core.constants import Constant, as_argument, trees_of
 from fl_sketch.core.mappings import flat
 from fl_sketch.core.protocols import Algorithm, Key, Roots, Tree
-from fl_sketch.data import batches as client_batches
-from fl_sketch.data import datasets, examples, partition, residency, streamed
+from fl_sketch.data import Clients, datasets
+from fl_sketch.data.examples import digests
 from fl_sketch.data.holdout import held_out
-from fl_sketch.engine import costs, loop, multiprocess
+from fl_sketch.data.partition import Partition
+from fl_sketch.engine import multiprocess
 from fl_sketch.engine.client_metrics import MeasuredClients
-from fl_sketch.engine.cohort import Sampler
-from fl_sketch.engine.evaluate import make_evaluation
+from fl_sketch.engine.evaluate import in_order, make_evaluation
+from fl_sketch.engine.experiment import Experiment, Hyperparameters, LocalWork
 from fl_sketch.engine.round import client_bytes
-from fl_sketch.engine.rounds import Play
+from fl_sketch.engine.rounds import arrays_of
 from fl_sketch.models import params_io
 from fl_sketch.privacy.guarantee import Guarantee
 from fl_sketch.transforms.parts import Parts
@@ -52,7 +45,7 @@ DEALING = (  # keys of data by which examples are dealt
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Setup:
-    """A config, its data, and the parts that depend on both.
+    """A config with its data and its model.
 
     Attributes:
       config: the config, with the number of clients that the data have.
@@ -63,108 +56,132 @@ class Setup:
       parts: the trained and the other arrays of the model; None: all of them train.
       initial: initial arrays by name, instead of random ones.
       mesh: the devices, which may be abstract.
-      talk: the traffic of a client in a round.
-      cohorts: the clients of a round.
       identity: the identity of the run, apart from the config.
-      guarantee: the privacy guarantee; None: no message is bounded.
-      copies: whether clients have the arrays that do not train, and download none.
+      noise_multiplier: z, if somebody else has chosen it.
+      elsewhere: whether the clients' examples are, so that only their shapes are known.
     """
 
     config: ConfigDict
-    numbers: Numbers
+    numbers: Mapping[str, float]
     splits: datasets.Splits
     seen: Seen
     params: Tree
     parts: Parts | None
     initial: Constant
     mesh: jax.sharding.Mesh
-    talk: costs.Traffic
-    cohorts: Cohorts
     identity: Identity
-    guarantee: Guarantee | None = None
-    copies: bool = False
+    noise_multiplier: float = 0.0
+    elsewhere: bool = False
 
-    @property
-    def private(self) -> bool:
-        """Whether there is noise, so that randomness must be secret."""
-        return bool(self.guarantee and self.guarantee.private)
+    @functools.cached_property
+    def experiment(self) -> Experiment:
+        """The run of the config."""
+        config, client = self.config, self.config.client
+        local = LocalWork(client.steps, client.batch, client.batches)
+        cohort, save_every = cohort_of(config), config.checkpoint_every
+        if self.elsewhere:  # a site may be away, and no round is asked for twice
+            cohort, save_every = dataclasses.replace(cohort, dropout=True), 1
+        with section("compute"):
+            return Experiment(
+                algorithm=self.algorithm,
+                init=self.init,
+                clients=Clients(self.splits.train, self.dealt(config.seed)[0]),
+                cohort=cohort,
+                local=local,
+                rounds=config.rounds,
+                mesh=self.mesh,
+                hyperparameters=self.numbers,
+                evaluate=self.evaluate,
+                promise=self._promise,
+                weighting=config.cohort.weighting,
+                every=config.eval_every,
+                save_every=save_every,
+                download="model" if self.elsewhere else config.download,
+                chunk=config.compute.chunk,
+                data=config.compute.data,
+                elsewhere=self.elsewhere,
+                advice=arguments.advice(config),
+            )
 
-    @property
-    def client_names(self) -> tuple[str, ...]:
-        """The owners' names, where each is a client; none in a private run."""
-        owners, names = self.splits.owners, self.splits.owner_names
-        natural = self.config.data.partition == "natural"
-        if self.private or not natural or owners is None or not names:
-            return ()
-        return tuple(names[owner] for owner in np.unique(owners))
+    def _promise(self, silent: Algorithm, traffic) -> Guarantee | None:
+        return guarantee_of(
+            self.config,
+            silent,
+            traffic,
+            self.experiment.cohort,
+            trees.size(self.params),
+            self.experiment.clients.sizes,
+            dealt=self.dealing(self.config.seed),
+            noise_multiplier=self.noise_multiplier,
+        )
 
-    @property
-    def last(self) -> int:
-        """The last round of a run: that of the config, or of its budget."""
-        return self.guarantee.rounds if self.guarantee else self.config.rounds
-
-    @property
-    def same(self) -> NamedSharding:
-        """The sharding of what all devices hold alike."""
-        return NamedSharding(self.mesh, P())
-
-    @property
-    def sampler(self) -> Sampler:
-        """The sampler of cohorts, all clients counting alike."""
-        return self.cohorts.sampler
-
-    @property
-    def batches(self) -> Any:
-        """Shapes of what a client trains on in a round."""
-        return _batches(self.config.client, self.splits.train)
-
-    def loss(self, numbers: Numbers) -> models.Loss:
+    def loss(self, numbers: Hyperparameters) -> models.Loss:
         """Returns the loss of the model, as a function of what trains."""
         return parts.loss_of(self.config, self.seen, numbers, self.parts)
 
-    @property
-    def constants(self) -> tuple[Constant, ...]:
-        """What does not train, an argument of every program that reads it."""
-        return (self.parts.frozen,) if self.parts else ()
-
-    def algorithm(self, numbers: Numbers, noisy: bool = True) -> Algorithm:
-        """Returns the algorithm with its mechanism, or without its noise."""
-        z = self.guarantee.noise_multiplier if self.guarantee and noisy else 0.0
+    def algorithm(self, numbers: Hyperparameters, z: float) -> Algorithm:
+        """Returns the algorithm with its mechanism, and noise of multiplier z."""
         loss = self.loss(numbers)
         return privacy.algorithm_of(self.config, loss, self.params, numbers, z)
 
-    def with_noise(self, noise_multiplier: float = 0.0) -> "Setup":
-        """Returns the same with its promise; 0: with the noise of the config.
+    def init(self, numbers: Hyperparameters, key: Key) -> Tree:
+        """Returns the first model."""
+        inputs = self.splits.train.inputs
+        first = jax.ShapeDtypeStruct((1, *inputs.shape[1:]), inputs.dtype)
+        params = self.loss(numbers).init(key, first)
+        return params_io.insert(params, self.initial.value)
 
-        Raises:
-          ValueError: in one line, for a guarantee that cannot be kept.
-        """
-        guarantee = guarantee_of(
-            self.config,
-            self.algorithm(self.numbers, noisy=False),
-            self.talk,
-            self.sampler,
-            trees.size(self.params),
-            lambda: self.dealt(self.config.seed)[0],
-            dealt=self.dealing(self.config.seed),
-            noise_multiplier=noise_multiplier,
-        )
-        setup = dataclasses.replace(self, guarantee=guarantee)
-        setup.algorithm(self.numbers)  # raises unless it can be built with its noise
-        return setup
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of what is measured on test data apart from the loss."""
+        return tuple(self.loss(self.numbers).measured)
 
-    def changed(self, key: str, value: Any) -> "Setup":
-        """Returns the same with another value of a key, on which no field depends."""
-        config = self.config.copy_and_resolve_references()
-        config.update_from_flattened_dict({key: value})
-        return dataclasses.replace(self, config=config)
+    @functools.cached_property
+    def _measuring(self) -> Callable[..., Callable]:
+        evaluate, data = make_evaluation(self.loss, self.splits.measured, self.mesh)
+        constants = (self.parts.frozen,) if self.parts else ()
+        programs: dict[Any, Any] = {}
 
-    def dealt(self, seed: int) -> tuple[partition.Partition, partition.Partition]:
-        """Returns which client trains on which examples, and holds which ones back."""
-        keys, splits, seed = self.config.data, self.splits, self._partition_seed(seed)
-        shares = parse.partition_of(keys, splits.train.targets, seed, splits.owners)
-        with section("data"):
-            return held_out(shares, keys.held_out, seed=seed)
+        def measuring(arrays: Mapping[str, jax.Array], params: Tree) -> Any:
+            if (*arrays,) not in programs:
+                program = jax.jit(
+                    as_argument(
+                        lambda arrays, params, data: evaluate(
+                            {**self.numbers, **arrays}, params, data
+                        ),
+                        constants,
+                    )
+                )
+                lowered = program.lower(arrays, params, data, trees_of(constants))
+                programs[(*arrays,)] = engine.compile_program(lowered, self.mesh)
+            return programs[(*arrays,)](arrays, params, data, trees_of(constants))
+
+        return measuring
+
+    def evaluate(self, numbers: Hyperparameters, params: Tree) -> dict[str, float]:
+        """Returns the metrics of a model on test data, then its loss."""
+        params = jax.device_put(params, engine.layout(self.mesh, params, params))
+        found = jax.device_get(self._measuring(arrays_of(numbers), params))
+        found = in_order(found, self.metrics)
+        return {name: float(value) for name, value in found.items()}
+
+    @functools.cached_property
+    def dealt(self) -> Callable[[int], tuple[Partition, Partition]]:
+        """`(seed) ->` which client trains on which examples, and holds which back."""
+
+        @functools.lru_cache(maxsize=1)
+        def dealt(seed: int) -> tuple[Partition, Partition]:
+            keys, splits = self.config.data, self.splits
+            if self.elsewhere:
+                starts = np.minimum(np.arange(keys.clients + 1), 1)
+                both = Partition(np.zeros(1, np.int32), starts)
+                return both, both
+            own = self._partition_seed(seed)
+            shares = parse.partition_of(keys, splits.train.targets, own, splits.owners)
+            with section("data"):
+                return held_out(shares, keys.held_out, seed=own)
+
+        return dealt
 
     def dealing(self, seed: int) -> str:
         """Returns how the examples are dealt, in words that tell nothing of them."""
@@ -183,121 +200,55 @@ class Setup:
             return self.config.data.partition_seed
         return 0 if self.identity.keyed else seed
 
-    def clients(self, numbers: Numbers, seed: int) -> MeasuredClients:
-        """Returns the clients as they are measured one by one."""
-        return MeasuredClients(self.loss(numbers), self.splits.train, *self.dealt(seed))
-
-    @functools.cached_property
-    def prices(self) -> costs.Prices:
-        """What a client sends and fetches, in bytes."""
-        config = self.config
-        return costs.prices(
-            self.algorithm(self.numbers),
-            self.params,
-            self.talk,
-            download=config.download,
-            rounds=self.last,
-            gap=config.data.clients / privacy.expected(config),
-            once=0 if self.copies else size_of(self.constants),
-        )
-
-    @functools.cached_property
-    def chunk(self) -> int:
-        """How many clients of a round a device works on at a time."""
-        sizes = self.sampler.places, self.talk.working
-        given = self.config.compute.chunk
-        return engine.chunk_size(self.mesh, *sizes, given=given)
-
-    @functools.cached_property
-    def form(self) -> str:
-        """Where the data are, one of `residency.FORMS`."""
-        wanted, train = self.config.compute.data, self.splits.train
-        with section("compute"):
-            return residency.form(wanted, train, self.mesh, self.config.client.batches)
-
-    @functools.cached_property
-    def evaluation(self) -> tuple[Callable, Any]:
-        """What measures a model, as `make_evaluation` returns it, with its data."""
-        return make_evaluation(self.loss, self.splits.measured, self.mesh)
-
     @property
-    def metrics(self) -> tuple[str, ...]:
-        """Names of what is measured on them apart from the loss, the first decides."""
-        return tuple(self.loss(self.numbers).measured)
+    def client_names(self) -> tuple[str, ...]:
+        """The owners' names, where each is a client; none in a private run."""
+        owners, names = self.splits.owners, self.splits.owner_names
+        natural = self.config.data.partition == "natural"
+        if self.experiment.private or not natural or owners is None or not names:
+            return ()
+        return tuple(names[owner] for owner in np.unique(owners))
 
-    def start(self, numbers: Numbers, key: Key | Roots) -> engine.State:
-        """Returns the state before the first round of a run with roots `key`."""
-        own = apart(roots_of(key).public, Purpose.INITIAL)
-        first = jax.ShapeDtypeStruct(
-            (1, *self.splits.train.inputs.shape[1:]), self.splits.train.inputs.dtype
-        )
-        params = self.loss(numbers).init(own, first)
-        params = params_io.insert(params, self.initial.value)
-        population = self.config.data.clients
-        return engine.initial_state(self.algorithm(numbers), params, population)
+    def measured_clients(self) -> MeasuredClients:
+        """Returns the clients as they are measured one by one."""
+        loss, shares = self.loss(self.numbers), self.dealt(self.config.seed)
+        return MeasuredClients(loss, self.splits.train, *shares)
 
-    def play(self, numbers: Numbers) -> Play:
-        """Returns how rounds are played, for these continuous keys."""
-        config = self.config  # a private program may not change with more rounds
-        last = loop.MOST if self.private else config.rounds
-        one_round = engine.make_round(
-            self.algorithm(numbers),
-            parse.fetch_of(config.client),
-            self.mesh,
-            chunk=self.chunk,
-        )
-        return Play(
-            one_round,
-            self.sampler,
-            self.cohorts.weighted,
-            chunk=self.chunk,
-            most=min(config.eval_every, loop.MOST, last),
-            steps=config.client.steps,
-            batch=config.client.batch,
-        )
+    def roots(self) -> Roots:
+        """Returns roots of a run; of a private one with a secret that is new."""
+        return roots_of(self.config, self.experiment.private)
 
-    @functools.cached_property
-    def _examples(self) -> Any:
-        """The training data on the devices once, whatever the number of seeds."""
-        rows = client_batches.in_rows(self.splits.train)
-        return jax.device_put(rows, self.same)
+    def longer(self, rounds: int) -> "Setup":
+        """Returns the setup of another number of rounds."""
+        config = self.config.copy_and_resolve_references()
+        config.rounds = rounds
+        return dataclasses.replace(self, config=config)
 
-    def shares(self, seed: int) -> partition.Partition:
-        """Returns which client trains on which examples."""
-        shares = self.dealt(seed)[0]
-        require_sizes(self.guarantee, shares.sizes)
-        return shares
 
-    def resident(self, seed: int) -> client_batches.Resident:
-        """Returns the training data on the devices, as this seed deals them."""
-        return client_batches.resident(
-            self._examples, self.shares(seed), device=self.same
-        )
+def roots_of(config: ConfigDict, private: bool) -> Roots:
+    """Returns roots of a config's run; of a private one the secret may be new."""
+    own = None
+    if private:
+        simulated = config.privacy.randomness == "seed"
+        own = secrets.simulated(flat(config)) if simulated else secret.fresh()
+    return secret.roots(config.seed, own)
 
-    def data(self, seed: int) -> client_batches.Resident | streamed.OnHost:
-        """Returns the training data as this seed deals them, where they are to be."""
-        if self.form == "streamed":
-            return streamed.on_host(self.splits.train, self.shares(seed))
-        return self.resident(seed)
 
-    def secret(self, config: ConfigDict | None = None) -> secrets.Secret | None:
-        """Returns a secret for a run of `config` or of the setup's own; None: none."""
-        if not self.private:
-            return None
-        if self.config.privacy.randomness != "seed":
-            return secrets.fresh()
-        return secrets.simulated(flat(config or self.config))
-
-    def placed(self, state: engine.State) -> engine.State:
-        """Returns the shapes of a `state` with the sharding of each of its arrays."""
-        where = engine.layout(self.mesh, state.server.params, state)
-        return jax.tree.map(
-            lambda leaf, own: jax.ShapeDtypeStruct(
-                leaf.shape, leaf.dtype, sharding=own
-            ),
-            state,
-            where,
-        )
+def cohort_of(config: ConfigDict) -> engine.Sampler:
+    """Returns the sampler of a config, in which all clients have equal weights."""
+    cohort, population = config.cohort, config.data.clients
+    samplers = {
+        "everyone": lambda: engine.everyone(population),
+        "fixed": lambda: engine.fixed_size(population, cohort.size),
+        "poisson": lambda: engine.poisson(population, cohort.size),
+        "replacement": lambda: engine.with_replacement(population, cohort.size),
+    }
+    with section("cohort"):
+        validate.one_of(tuple(samplers), sampling=cohort.sampling)
+        sampler = samplers[cohort.sampling]()
+        if cohort.dropout:
+            sampler = engine.with_dropout(sampler, cohort.dropout)
+    return sampler
 
 
 def prepare(
@@ -323,8 +274,18 @@ def prepare(
     return of_splits(config, inputs.splits_of(config, data_dir, finite=finite), mesh)
 
 
-def of_splits(config: ConfigDict, splits: datasets.Splits, mesh: Any = None) -> Setup:
-    """Returns the setup of a config as `prepare` does, with data that were read."""
+def of_splits(
+    config: ConfigDict,
+    splits: datasets.Splits,
+    mesh: Any = None,
+    *,
+    elsewhere: bool = False,
+    noise_multiplier: float = 0.0,
+) -> Setup:
+    """Returns the setup of a config as `prepare` does, with data that were read.
+
+    Further arguments are those of `Setup`.
+    """
     numbers = parse.check(config)
     here = mesh or parse.mesh_of(config.compute)
     privacy.check_data(config, splits)
@@ -333,7 +294,7 @@ def of_splits(config: ConfigDict, splits: datasets.Splits, mesh: Any = None) -> 
     seen = inputs.seen_of(config.data, splits)
     model = _shapes(config, splits, build.loss_of(config, seen, numbers))
     identity = identity_of(
-        examples.digests(splits),
+        digests(splits),
         "" if mesh else engine.name_of(here),
         trained_on=seen_by_model(config),
         keyed=privacy.protection_of(config).private,
@@ -347,19 +308,31 @@ def of_splits(config: ConfigDict, splits: datasets.Splits, mesh: Any = None) -> 
     if split:
         identity = identity._replace(frozen=params_io.digest(split.frozen.tree))
         initial = {n: initial[n] for n in initial if n in split.chosen.wholly}
-    silent = privacy.algorithm_of(config, loss, params, numbers, 0.0)
-    batches = _batches(config.client, splits.train)
-    talk = costs.measure_traffic(silent, params, batches)
-    cohorts = cohorts_of(config, talk)
-    size = client_bytes(silent, params) * config.data.clients
-    if not mesh and size > (free := free_memory.free(here.local_devices)):
+    known = config, numbers, splits, seen, params, split, Constant(initial)
+    setup = Setup(*known, here, identity, noise_multiplier, elsewhere)
+    _require_possible(setup, mesh)
+    return setup
+
+
+def _require_possible(setup: Setup, mesh: Any) -> None:
+    """Raises for what does not fit together, before anything is compiled."""
+    experiment, config = setup.experiment, setup.config
+    with section("compute"):
+        experiment.form  # noqa: B018 - where data are to be
+    experiment.prices  # noqa: B018 - by the algorithm with its noise
+    bare = setup.algorithm(setup.numbers, 0.0)
+    size = client_bytes(bare, setup.params) * config.data.clients
+    if not mesh and size > (free := free_memory.free(setup.mesh.local_devices)):
         msg = (
             f"the states of all clients have {size / 1e9:.3g} GB, and a device has "
             f"{free / 1e9:.3g} GB free"
         )
         raise ValueError(msg)
-    known = config, numbers, splits, seen, params, split, Constant(initial)
-    return Setup(*known, here, talk, cohorts, identity).with_noise()
+
+
+def from_config(config: ConfigDict, data_dir: str | None = None) -> Experiment:
+    """Returns the experiment of a config; arguments are those of `prepare`."""
+    return prepare(config, data_dir).experiment
 
 
 def _shapes(config: ConfigDict, splits: datasets.Splits, loss: models.Loss) -> Tree:
@@ -369,10 +342,3 @@ def _shapes(config: ConfigDict, splits: datasets.Splits, loss: models.Loss) -> T
         splits.train,
     )
     return build.require_runs(config.model.name, loss, first)
-
-
-def _batches(client: ConfigDict, train: examples.Examples) -> Any:
-    lead = (client.steps, client.batch)
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((*lead, *leaf.shape[1:]), leaf.dtype), train
-    )

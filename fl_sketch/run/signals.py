@@ -1,52 +1,50 @@
-"""Signals that ask something of a run, turned into a question the loop can ask."""
+"""Signals that ask something of a run, as a callback."""
 
-import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
 
-from fl_sketch.engine.loop import Ask
+from fl_sketch.engine.loop import Callback, Request
 
 SIGNALS = {
-    signal.SIGINT: Ask.STOP,
-    signal.SIGTERM: Ask.STOP,
-    signal.SIGHUP: Ask.STOP,  # the terminal is gone
-    signal.SIGUSR1: Ask.SAVE,  # as SLURM may send it some time before the end
+    signal.SIGINT: Request.STOP,
+    signal.SIGTERM: Request.STOP,
+    signal.SIGHUP: Request.STOP,  # the terminal is gone
+    signal.SIGUSR1: Request.SAVE,  # as SLURM may send it some time before the end
 }
 
 
-@contextlib.contextmanager
-def asking() -> Iterator[Callable[[], Ask]]:
-    """Gives a function that says what signals have asked for since it was asked last.
+class Signals(Callback):
+    """Asks a run for what signals have asked for, while it is entered.
 
     To be stopped stays asked. A second SIGINT interrupts at once, as it would without
     this. SIGHUP is ignored if it was before, as under nohup.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: Ask.NOTHING  # only the main thread may handle signals
-        return
-    came: list[signal.Signals] = []
-    wish = Ask.NOTHING
 
-    def note(number, frame):
-        del frame
-        if number == signal.SIGINT and number in came:
-            raise KeyboardInterrupt
-        nonlocal wish
-        came.append(number)
-        wish = max(wish, SIGNALS[number])
+    def __init__(self):
+        """Handles nothing yet."""
+        self._came: list[int] = []
+        self._wish, self._before = Request.NOTHING, {}
 
-    def asked() -> Ask:
-        nonlocal wish
-        found = wish
-        wish = Ask.STOP if found == Ask.STOP else Ask.NOTHING
-        return found
+    def __enter__(self):
+        if threading.current_thread() is threading.main_thread():  # others may not
+            self._before = {one: signal.signal(one, self._note) for one in SIGNALS}
+            if self._before[signal.SIGHUP] == signal.SIG_IGN:
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        return self
 
-    before = {number: signal.signal(number, note) for number in SIGNALS}
-    if before[signal.SIGHUP] == signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
+    def __exit__(self, *error):
+        for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def _note(self, number, frame):
+        del frame
+        if number == signal.SIGINT and number in self._came:
+            raise KeyboardInterrupt
+        self._came.append(number)
+        self._wish = max(self._wish, SIGNALS[number])
+
+    def requested(self) -> Request:
+        """Returns what was asked for since this was called last."""
+        wish = self._wish
+        self._wish = Request.STOP if wish == Request.STOP else Request.NOTHING
+        return wish

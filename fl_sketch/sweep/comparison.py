@@ -247,7 +247,7 @@ def _for_search(comparison: Comparison, method: Method, config, data_dir) -> Con
     keys = {"rounds": min(config.rounds, comparison.tuning_rounds)}
     if privacy.protection_of(config).noisy:
         # The noise of fewer rounds would be less, and so would its cost.
-        guarantee = prepare(config, data_dir).guarantee
+        guarantee = prepare(config, data_dir).experiment.guarantee
         assert guarantee is not None
         keys["privacy.noise_multiplier"] = guarantee.noise_multiplier
     return grid.changed(config, keys)

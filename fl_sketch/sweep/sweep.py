@@ -5,24 +5,27 @@ not stop the others. The rows of finished programs in sweep.csv are kept when th
 is begun again; a program that was interrupted is run from its first round.
 """
 
-import functools
 import math
 import pathlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
+import jax
 import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from fl_sketch.engine.loop import Watch, play
+from fl_sketch.config.guarantee import require_sizes
+from fl_sketch.engine import points
+from fl_sketch.engine.loop import SPEED, Callback, Progress, Result
 from fl_sketch.engine.recorder import Recorder, Row
 from fl_sketch.models.metrics import MEASURED, score_of
-from fl_sketch.run.setup import prepare
-from fl_sketch.run.signals import asking
-from fl_sketch.sweep import grid, plots, programs, tables
-from fl_sketch.sweep.dry_run import Outline, outline, plan, require_one_table
+from fl_sketch.run.bar import Bar
+from fl_sketch.run.facts import facts_of
+from fl_sketch.run.setup import roots_of
+from fl_sketch.run.signals import Signals
+from fl_sketch.sweep import grid, plots, tables
+from fl_sketch.sweep.dry_run import Program, plan, program_of, require_one_table
 from fl_sketch.workdir import odometer
 from fl_sketch.workdir import rows as names
 from fl_sketch.workdir.folder import Workdir
@@ -49,7 +52,7 @@ def sweep(
       over: lines "key=value,value"; the grid is their product.
       workdir: the folder of the sweep.
       data_dir: the folder of raw data sets.
-      how: a name of `programs.MAPS`; None: by platform.
+      how: a name of `engine.points.MAPS`; None: by platform.
       say: prints a line.
 
     Raises:
@@ -57,25 +60,25 @@ def sweep(
       Stopped: on SIGINT, SIGTERM or SIGHUP.
     """
     axes = grid.read_axes(config, over)
-    how = how or programs.default_map()
-    outlines = [outline(g, data_dir) for g in grid.programs(config, axes)]
-    require_one_table(outlines)
+    how = how or points.default_map()
+    programs = [program_of(g, data_dir) for g in grid.programs(config, axes)]
+    require_one_table(programs)
     keys, values = config.to_dict(), {axis.key: list(axis.values) for axis in axes}
-    about, identity = keys | {"over": values}, _identity(outlines)
-    private = any(one.private for one in outlines)  # one table has one head
+    about, identity = keys | {"over": values}, _identity(programs)
+    private = any(one.private for one in programs)  # one table has one head
     public = ("point", "diverged", *values)
     names_of = {"rows": ROWS, "summary": SUMMARY, "private": private, "public": public}
     with Workdir(workdir, about, identity, **names_of, say=say) as folder:
-        for line in plan(axes, outlines, how):
+        for line in plan(axes, programs, how):
             say(line)
         if config.clients_every:
             say("  note: a sweep ignores clients_every")
-        done, summary = _done(outlines, folder)
+        done, summary = _done(programs, folder)
         if summary:
             say(f"{workdir} already has this sweep, finished:")
         else:
-            times = _run_rest(outlines, done, folder, data_dir, how, say)
-            results = _results(axes, outlines, folder.rows)
+            times = _run_rest(programs, done, folder, how, say)
+            results = _results(axes, programs, folder.rows)
             spent = odometer.facts(odometer.read(folder.folder))
             plots.heatmap(axes, folder.rows, folder.folder / PICTURE)
             grid_keys = {"config": keys, "over": values}
@@ -88,7 +91,7 @@ def sweep(
     return summary
 
 
-def _done(outlines: Sequence[Outline], folder: Workdir) -> tuple[int, Row | None]:
+def _done(programs: Sequence[Program], folder: Workdir) -> tuple[int, Row | None]:
     """Returns how many programs are done, and the summary of a sweep that is done.
 
     Other rows are dropped.
@@ -97,11 +100,11 @@ def _done(outlines: Sequence[Outline], folder: Workdir) -> tuple[int, Row | None
       ValueError: for a sweep that is done without all of its rows, or if nothing counts
         what private programs released.
     """
-    ends = [0, *np.cumsum([one.rows for one in outlines]).tolist()]
+    ends = [0, *np.cumsum([one.rows for one in programs]).tolist()]
     done = int(np.searchsorted(ends, len(folder.rows_there()), side="right")) - 1
     folder.keep_rows(ends[done])
     counted = odometer.read(folder.folder)
-    private = (one for one in outlines[:done] if one.private)
+    private = (one for one in programs[:done] if one.private)
     if any(
         named(point) not in counted for one in private for point in one.group.points
     ):
@@ -111,7 +114,7 @@ def _done(outlines: Sequence[Outline], folder: Workdir) -> tuple[int, Row | None
         )
         raise ValueError(msg)
     summary = folder.summary()
-    if summary and done < len(outlines):
+    if summary and done < len(programs):
         msg = (
             f"Expected all {ends[-1]} rows of the finished sweep in "
             f"workdir={folder.folder}, got {ends[done]}: restore {ROWS}, or use "
@@ -121,29 +124,31 @@ def _done(outlines: Sequence[Outline], folder: Workdir) -> tuple[int, Row | None
     return done, summary
 
 
-def _identity(outlines: Sequence[Outline]) -> Identity:
+def _identity(programs: Sequence[Program]) -> Identity:
     """Returns what all programs are made of, the data of each by its number."""
     data = {
         f"{name} of program {number}": digest
-        for number, one in enumerate(outlines, 1)
-        for name, digest in one.identity.data.items()
+        for number, one in enumerate(programs, 1)
+        for name, digest in one.setup.identity.data.items()
     }
-    keyed = any(one.identity.keyed for one in outlines)
-    return outlines[0].identity._replace(data=data, keyed=keyed)
+    keyed = any(one.setup.identity.keyed for one in programs)
+    return programs[0].setup.identity._replace(data=data, keyed=keyed)
 
 
 def _results(
-    axes: Sequence[grid.Axis], outlines: Sequence[Outline], rows: Sequence[Row]
+    axes: Sequence[grid.Axis], programs: Sequence[Program], rows: Sequence[Row]
 ) -> Row:
     """Returns what sweep.json has of the programs and of their best points."""
-    private = any(one.private for one in outlines)
+    private = any(one.private for one in programs)
     shown = ("point", "diverged", *(axis.key for axis in axes))
     last = tables.ranked(rows, axes)
     means = tables.over_seeds(last, axes) if tables.seeds_swept(axes) else []
     first = next((row for row in last if not row["diverged"]), None)
     return {
         "points": len(last),
-        "programs": [o.facts | {"first_point": o.group.first} for o in outlines],
+        "programs": [
+            facts_of(one.setup) | {"first_point": one.group.first} for one in programs
+        ],
         "best": first and names.published(first, shown) if private else first,
         "best_over_seeds": next((row for row in means if not row["diverged"]), None),
         "diverged": sum(bool(row["diverged"]) for row in last),
@@ -151,116 +156,91 @@ def _results(
 
 
 def _run_rest(
-    outlines, done: int, folder: Workdir, data_dir, how: str, say: Say
+    programs: Sequence[Program], done: int, folder: Workdir, how: str, say: Say
 ) -> Row:
     """Runs the programs after the first `done`; returns what that took."""
     begin, compiling = time.perf_counter(), 0.0
     if done:
-        say(f"resuming: {done} of {len(outlines)} programs are finished")
-    total = sum(len(o.group.points) * o.last for o in outlines[done:])
-    with (
-        asking() as asked,
-        tqdm(total=total, unit="round", disable=None) as bar,
-    ):
-        for number, one in enumerate(outlines[done:], done + 1):
-            setup = prepare(one.group.config, data_dir)
-            points = programs.compile_points(setup, one.group, how)
-            compiling += points.compiled.seconds
-            recorders = recorders_of(one)
-            watch = Watch(
-                ahead=_counting(folder, one),
-                rounds=_moving(bar, len(one.group.points)),
-                asked=asked,
-            )
-            told = functools.partial(_tell, folder, say, f"{number} of {len(outlines)}")
-            run_points(one, points, recorders, watch, told)
+        say(f"resuming: {done} of {len(programs)} programs are finished")
+    with Signals() as signals:
+        for number, one in enumerate(programs[done:], done + 1):
+            experiment, points = one.setup.experiment, one.group.points
+            name = f"{number} of {len(programs)}"
+            with Bar(experiment.last, runs=len(points)) as bar:
+                callbacks = [_Table(folder, one, say, name), bar, signals]
+                results = run_program(one, how, callbacks)
+            compiling += results[0].seconds
     seconds = time.perf_counter() - begin
     return {"seconds": seconds, "compile_seconds": compiling, "programs_kept": done}
 
 
-def recorders_of(one: Outline) -> list[Recorder]:
-    """Returns a recorder for each point."""
-    points = len(one.group.seeds) * len(one.group.numbers)
-    return [Recorder.new(one.known, one.group.config.eval_every) for _ in range(points)]
+def run_program(
+    one: Program, how: str | None = None, callbacks: Sequence[Callback] = ()
+) -> list[Result]:
+    """Runs all points of a program; returns a result for each."""
+    group, setup, secrets = one.group, one.setup, None
+    experiment = setup.experiment
+    shares = [setup.dealt(seed)[0] for seed in group.seeds]
+    for own in shares:
+        require_sizes(experiment.guarantee, own.sizes)
+    if one.private:
+        configs = (grid.changed(group.config, point) for point in group.points)
+        secrets = [roots_of(config, private=True).secret for config in configs]
+    publics = map(jax.random.key, group.seeds)
+    seeds = [*zip(publics, shares, strict=True)]
+    options = {"secrets": secrets, "how": how, "callbacks": callbacks}
+    return points.sweep(experiment, group.numbers, seeds, **options)
 
 
-def run_points(
-    one: Outline,
-    points: programs.Points,
-    recorders: Sequence[Recorder],
-    watch: Watch,
-    told: Callable[[list[Row]], None],
-) -> Any:
-    """Runs all points of a program; returns their last states.
+class _Table(Callback):
+    """Writes the rows of a program to sweep.csv, and what was spent to the ledger."""
 
-    Args:
-      told: receives the rows of every evaluation, one for each point.
-    """
+    def __init__(self, folder: Workdir, one: Program, say: Say, name: str):
+        self._folder, self._one, self._say, self._name = folder, one, say, name
+        guarantee = one.setup.experiment.guarantee
+        self._guarantee = guarantee if one.private else None
+        self._points = [named(point) for point in one.group.points]
+        if guarantee and one.private:
+            if guarantee.randomness != "simulated":  # other noise is drawn
+                odometer.set_apart(folder.folder, self._points)
+            self.before_chunk(0)
 
-    def on_rows(rows: list[Row], speed: float) -> None:
-        del speed
-        told(
-            [
-                _of_point(one, place, row, recorders[place])
-                for place, row in enumerate(rows)
-            ]
+    def before_chunk(self, last: int) -> None:
+        if self._guarantee:
+            entry = self._guarantee.after(last)
+            odometer.note(self._folder.folder, dict.fromkeys(self._points, entry))
+
+    def on_rows(self, rows: Sequence[Row], progress: Progress) -> None:
+        table = rows_of(self._one, rows, progress.recorders)
+        self._folder.add(*table)
+        by = score_of(table[0])
+        going = [by.of(row) for row in table if not row["diverged"]]
+        lost = len(table) - len(going)
+        reach = [f"{by.title} {min(going):.4f} to {max(going):.4f}"] if going else []
+        reach += [f"{lost} of {len(table)} diverged"] if lost else []
+        at = f"program {self._name}, round {table[0]['round']}"
+        self._say(f"  {at}: {'; '.join(reach)}")
+
+
+def rows_of(
+    one: Program, rows: Sequence[Row], recorders: Sequence[Recorder]
+) -> list[Row]:
+    """Returns rows of sweep.csv, with NaN where a point has diverged."""
+    table = []
+    for place, (row, recorder) in enumerate(zip(rows, recorders, strict=True)):
+        row = {name: row[name] for name in row if name != SPEED}
+        if recorder.diverged:
+            lost = (name for name in row if name.startswith(("train_", *MEASURED)))
+            row |= dict.fromkeys(lost, math.nan)
+        table.append(
+            {
+                "point": one.group.first + place,
+                **one.group.points[place],
+                **row,
+                "epsilon": row["epsilon"],
+                "delta": row.get("delta"),
+                "randomness": row.get("randomness"),
+                "diverged": recorder.diverged or "",
+            }
         )
-
-    watch = watch._replace(rows=on_rows)
-    return play(
-        points.compiled,
-        points.states,
-        recorders,
-        (0, one.last),
-        points=True,
-        watch=watch,
-    )
-
-
-def _of_point(one: Outline, place: int, row: Row, recorder: Recorder) -> Row:
-    """Returns a row of sweep.csv, with NaN where a point has diverged."""
-    if recorder.diverged:
-        lost = (n for n in row if n.startswith(("train_", *MEASURED)))
-        row |= dict.fromkeys(lost, math.nan)
-    return {
-        "point": one.group.first + place,
-        **one.group.points[place],
-        **row,
-        "epsilon": row["epsilon"],
-        "delta": row.get("delta"),
-        "randomness": row.get("randomness"),
-        "diverged": recorder.diverged or "",
-    }
-
-
-def _moving(bar, points: int) -> Callable[[int, float], None]:
-    """Returns what moves a bar by the rounds of all points together."""
-    begun = bar.n
-    return lambda done, loss: bar.update(begun + done * points - bar.n)
-
-
-def _counting(folder: Workdir, one: Outline) -> Callable[[int], None]:
-    """Returns what notes in the odometer how far all points of a program have come."""
-    guarantee = one.known.guarantee
-    if guarantee is None or not guarantee.private:
-        return lambda done: None
-    points = [named(point) for point in one.group.points]
-    if guarantee.randomness != "simulated":  # the same noise is not drawn again
-        odometer.set_apart(folder.folder, points)
-
-    def count(done: int) -> None:
-        entry = guarantee.after(done)
-        odometer.note(folder.folder, dict.fromkeys(points, entry))
-
-    count(0)
-    return count
-
-
-def _tell(folder: Workdir, say: Say, program: str, rows: list[Row]) -> None:
-    folder.add(*rows)
-    by = score_of(rows[0])
-    going = [by.of(row) for row in rows if not row["diverged"]]
-    lost = len(rows) - len(going)
-    reach = [f"{by.title} {min(going):.4f} to {max(going):.4f}"] if going else []
-    reach += [f"{lost} of {len(rows)} diverged"] if lost else []
-    say(f"  program {program}, round {rows[0]['round']}: {'; '.join(reach)}")
+    return table

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_sketch.core import files, untrusted_files
+from fl_sketch.core import files, platforms, untrusted_files
 from fl_sketch.core.mappings import for_json
 from fl_sketch.workdir import checkpoint, config_file, identity, odometer
 from fl_sketch.workdir import rows as tables
@@ -98,6 +98,10 @@ class Workdir:
         return self
 
     def __exit__(self, *error):
+        self.close()
+
+    def close(self) -> None:
+        """Lets other processes have the folder."""
         self._held.close()
 
     def _keyed(self, own: Identity, begun: bool) -> Identity:
@@ -274,7 +278,7 @@ class Workdir:
             knows; None: all of them.
         """
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        own = {"peak_rss_mb": peak, "versions": identity.versions()}
+        own = {"peak_rss_mb": peak, "versions": platforms.versions()}
         own[IDENTITY] = self._digest
         whole = shown = {**summary, **own}
         if self._private and public is not None:

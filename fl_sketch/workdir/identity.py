@@ -1,24 +1,14 @@
 """What a run is made of: runs of one config and one identity are equal to the bit."""
 
 import hmac
-import importlib.metadata
 import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import jax
-
-from fl_sketch.core import files, plugins, pretrained
+from fl_sketch.core import files, platforms, plugins, pretrained
 from fl_sketch.models import params_io
 from fl_sketch.workdir import weights
 
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "fl_sketch")
-SETTINGS = (
-    "jax_default_prng_impl",
-    "jax_threefry_partitionable",
-    "jax_enable_x64",
-    "jax_default_matmul_precision",
-)
 TABLES = ("data.vocabulary_file",)
 
 
@@ -47,13 +37,7 @@ class Identity(NamedTuple):
 
 def identity_of(data: Mapping[str, str], devices: str, **more: Any) -> Identity:
     """Returns the identity of a run with these digests of data, and these devices."""
-    return Identity(dict(data), versions(), devices, **more)
-
-
-def versions() -> dict[str, str]:
-    """Returns the versions of packages, and settings of jax, that decide numbers."""
-    found = {name: importlib.metadata.version(name) for name in PACKAGES}
-    return found | {name: str(getattr(jax.config, name)) for name in SETTINGS}
+    return Identity(dict(data), platforms.versions(), devices, **more)
 
 
 def files_of(keys: Mapping[str, Any]) -> dict[str, str]:

@@ -5,6 +5,7 @@ those that depend on released models and test data alone. All others, as the los
 clients or exact bytes, which reveal who took part, are in simulator.csv.
 """
 
+import contextlib
 import pathlib
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -15,13 +16,6 @@ SIMULATOR = "simulator"  # begins the names of what a private run must not publi
 # What a private run may publish: what follows from released models and public data.
 PRIVATE_OK = ("round", "rounds", "epsilon", "delta", "randomness", "threshold")
 PRIVATE_OK_STARTS = ("test_", "validation_")
-
-
-def is_column(name: Any) -> bool:
-    """Returns whether a csv file can have a column of this name, as it is."""
-    if not isinstance(name, str) or not name:
-        return False
-    return name.isprintable() and not {*name} & {*',"'}
 
 
 def may_be_published(name: str) -> bool:
@@ -58,3 +52,22 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
             break
         whole.append({k: v for part in parts for k, v in part.items()})
     return whole
+
+
+def values(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a row of a csv file with its numbers and texts.
+
+    >>> values({"loss": "0.5", "round": "3", "flag": "True", "word": "a", "none": ""})
+    {'loss': 0.5, 'round': 3, 'flag': True, 'word': 'a', 'none': None}
+    """
+    return {name: value_of(row[name]) for name in row}
+
+
+def value_of(cell: Any) -> Any:
+    """Returns the value of a cell of a csv file: None, a number or a text."""
+    if not isinstance(cell, str):
+        return cell
+    for kind in (int, float):  # floats are also nan and inf
+        with contextlib.suppress(ValueError):
+            return kind(cell)
+    return {"": None, "True": True, "False": False}.get(cell, cell)

@@ -1,12 +1,9 @@
-"""The secret of a private run: 256 bits from which all that protects is drawn.
+"""The secret of a private run, in its folder.
 
-It is from the operating system, and no result, config or summary contains it. While the
-run can be resumed, it is in one file of mode 0600, since a released round must be the
-same if it is repeated. The file is deleted when the run ends. A simulation derives it
-from the config instead.
-
-The same noise on two sums would cancel in their difference. So the file also knows the
-program of the run's rounds, and what is drawn is a function of secret and program.
+No result, config or summary contains it. While the run can be resumed, it is in one
+file of mode 0600, since a released round must be the same if it is repeated, with a
+name of the program of its rounds. The file is deleted when the run ends. A simulation
+derives it from the config instead.
 """
 
 import hashlib
@@ -18,10 +15,8 @@ import stat
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-
 from fl_sketch.core import chacha, files
-from fl_sketch.core.protocols import Roots
+from fl_sketch.core.secret import Secret
 
 FILE, PARTIAL = "secret", ".secret.partial"  # in the folder of a run
 # Keys that change neither a model nor its noise, except at other values than these.
@@ -49,63 +44,6 @@ DROPPED = {  # keys that only older configs have, and their defaults
     "personal_steps": 0,
     "sketch.window": 0,
 }
-
-
-class Secret:
-    """32 bytes that are not shown by accident."""
-
-    def __init__(self, raw: bytes):
-        """Takes the `raw` bytes."""
-        self._raw = raw
-
-    def __repr__(self) -> str:
-        """Hides the bytes."""
-        return "Secret(...)"
-
-    def reveal(self) -> bytes:
-        """Returns the bytes."""
-        return self._raw
-
-    def sealed(self, program: str) -> "Secret":
-        """Returns the secret of the rounds that a program with this digest plays."""
-        return Secret(self._digest(b"fl_sketch: rounds of " + program.encode()))
-
-    def name_of(self, program: str) -> bytes:
-        """Returns 32 bytes by which a program is known, to those who have the secret.
-
-        A digest alone would confirm guesses about data in the program's constants.
-        """
-        return self._digest(b"fl_sketch: name of " + program.encode())
-
-    def _digest(self, message: bytes) -> bytes:
-        return hmac.digest(self._raw, message, "sha256")
-
-    @property
-    def check(self) -> str:
-        """Returns a value by which a damaged secret is recognised, and no more."""
-        return hashlib.sha256(b"fl_sketch: check value" + self._raw).hexdigest()[:32]
-
-
-def roots(
-    seed: int, secret: Secret | None, placed: jax.sharding.Sharding | None = None
-) -> Roots:
-    """Returns the roots of a run, placed on its devices.
-
-    Args:
-      seed: the source of all randomness that may be known.
-      secret: the source of all other randomness; None: `seed` decides all.
-    """
-    if secret is None:
-        one = jax.jit(jax.random.key, out_shardings=placed)(seed)
-        return Roots(one, one)
-
-    words = chacha.words_of(secret.reveal())
-    return jax.jit(chacha.roots_with, out_shardings=placed)(seed, words)
-
-
-def fresh() -> Secret:
-    """Returns a secret of the operating system."""
-    return Secret(os.urandom(chacha.KEY_BYTES))
 
 
 def simulated(keys: Mapping[str, Any]) -> Secret:

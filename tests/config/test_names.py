@@ -8,7 +8,7 @@ from configs import default
 from fl_sketch.algorithms import catalog
 from fl_sketch.config import parse
 from fl_sketch.config.arguments import ARGUMENTS, Parts
-from fl_sketch.run import task_of
+from fl_sketch.run import from_config
 from tests.refusals import refused
 
 
@@ -44,7 +44,7 @@ def test_names_of_others_are_understood(key, value, meant):
     config = default.get_config()
     config.update_from_flattened_dict({key: value})
     with pytest.raises(ValueError, match=f"Did you mean '{meant}'"):
-        task_of(config)
+        from_config(config)
 
 
 @pytest.mark.parametrize(

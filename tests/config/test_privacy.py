@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from fl_sketch.config import parse
+from fl_sketch.core.protocols import Roots
+from fl_sketch.data.batches import resident
+from fl_sketch.engine.rounds import advance_of
 from fl_sketch.privacy import accounting
-from fl_sketch.run import prepare, run, task_of
+from fl_sketch.run import from_config, prepare, run
 from fl_sketch.workdir import odometer
 from tests.refusals import refused
 from tests.run.configs import config_with, rows_of, table_in
@@ -25,13 +28,13 @@ SAFL = PRIVATE | {"privacy__bound": "normalise", "privacy__target_epsilon": 4.0}
 
 
 def test_noise_is_calibrated_and_the_promise_is_known_before_the_run():
-    promise = task_of(config_with(**SAFL)).known.guarantee
+    promise = from_config(config_with(**SAFL)).guarantee
     plan, z = accounting.Plan(6, 50, 200), promise.noise_multiplier
     assert accounting.epsilon(plan, z, delta=1e-5) == pytest.approx(4.0, abs=1e-3)
     assert accounting.epsilon(plan, 0.999 * z, delta=1e-5) > 4.0
     assert promise.epsilon(6) == pytest.approx(4.0, abs=1e-3)
     assert (promise.delta, promise.randomness) == (1e-5, "system")
-    assert task_of(config_with(**PRIVATE)).known.guarantee is None
+    assert from_config(config_with(**PRIVATE)).guarantee is None
 
 
 def test_a_run_ends_where_its_privacy_does_and_says_epsilon_in_every_row(tmp_path):
@@ -51,8 +54,8 @@ def test_a_run_ends_where_its_privacy_does_and_says_epsilon_in_every_row(tmp_pat
 
 def test_the_threshold_and_the_rates_may_be_swept_in_one_program():
     config = config_with(**SAFL | {"algorithm": "dp_fedavg", "privacy__bound": "clip"})
-    setup = prepare(config)
-    numbers, key = parse.numbers_of(config), jax.random.key(0)
+    experiment, key = from_config(config), jax.random.key(0)
+    numbers, data = parse.numbers_of(config), resident(*experiment.clients)
 
     def point(threshold, rate):
         swept = {
@@ -61,7 +64,8 @@ def test_the_threshold_and_the_rates_may_be_swept_in_one_program():
             "client.decay": rate,
         }
         own = {**numbers, **swept}
-        return setup.play(own).rounds(setup.start(own, key), key, setup.data(0), 2)
+        state = experiment.start(own, key)
+        return advance_of(experiment)(own, state, Roots(key, key), data, 2)
 
     shapes = jax.eval_shape(jax.vmap(point), jnp.ones(3), jnp.ones(3))
     assert {leaf.shape[0] for leaf in jax.tree.leaves(shapes)} == {3}
@@ -100,12 +104,12 @@ HEAPRIX = {"sketch__query": "heaprix", "sketch__rows": 3, "algorithm": "fedsketc
 )
 def test_what_a_config_can_ask_for_is_built(changes):
     config = config_with(**{**PRIVATE, "privacy__target_epsilon": 3.0, **changes})
-    task, target = task_of(config), config.privacy.target_epsilon
-    assert task.known.guarantee.epsilon(6) == pytest.approx(target, rel=0.01)
+    task, target = from_config(config), config.privacy.target_epsilon
+    assert task.guarantee.epsilon(6) == pytest.approx(target, rel=0.01)
     assert task.last == 6
     exchanges = 2 if config.sketch.query == "heaprix" else 1
     steps = 5 if config.algorithm == "private_sketching" else 1
-    assert task.facts["releases"] == steps * exchanges
+    assert task.guarantee.facts["releases"] == steps * exchanges
 
 
 INTEGERS = SKELLAM | {"cohort__sampling": "fixed", "privacy__relation": "replace_one"}
@@ -117,7 +121,7 @@ def test_a_run_of_integers_is_counted_with_its_rounding(tmp_path):
     assert float(table_in(tmp_path)[-1]["epsilon"]) == pytest.approx(4.0, abs=1e-3)
     assert (summary["noise"], summary["accountant"]) == ("skellam", "rdp")
     (one,) = odometer.read(tmp_path).values()
-    assert one.plan == task_of(config_with(**changes)).known.guarantee.plan
+    assert one.plan == from_config(config_with(**changes)).guarantee.plan
     assert one.plan.integers.lengths == (130,)  # and not the next power of two
     assert summary["bytes_up_planned"] == 130 * 16 // 8
 
@@ -169,7 +173,7 @@ NONE = {"privacy__bound": "none"}
 )
 def test_what_cannot_be_promised_is_refused_in_one_line(changes, name):
     with refused(match=name):
-        task_of(config_with(**{**SAFL, **changes}))
+        from_config(config_with(**{**SAFL, **changes}))
 
 
 def test_examples_of_one_client_that_are_not_finite_end_no_private_run(tmp_path):

@@ -13,6 +13,7 @@ import pytest
 
 from fl_sketch import algorithms, data, engine, sketch
 from fl_sketch.privacy import clipping, mechanism
+from fl_sketch.run import simulate
 
 COUNT, POPULATION = 90, 9
 INPUTS = np.asarray(jax.random.normal(jax.random.key(3), (COUNT, 4)))
@@ -61,7 +62,7 @@ PRIVATE = private()
 
 def simulated(algorithm=SAFL, *, params=PARAMS, clients=CLIENTS, rounds=7, **change):
     """Returns a run, by `WORK` with some changes."""
-    return engine.simulate(algorithm, params, clients, rounds=rounds, **WORK | change)
+    return simulate(algorithm, params, clients, rounds=rounds, **WORK | change)
 
 
 #: Runs that several tests ask for.

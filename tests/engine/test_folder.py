@@ -1,4 +1,4 @@
-"""`engine.simulate(workdir=...)` goes on to the bit, and counts what it spends."""
+"""`simulate(workdir=...)` goes on to the bit, and counts what it spends."""
 
 import json
 
@@ -6,8 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from fl_sketch import algorithms, data, engine, sketch
+from fl_sketch import algorithms, data, sketch
 from fl_sketch.models import params_io
+from fl_sketch.run import secret_roots
 from fl_sketch.workdir import (
     checkpoint,
     config_file,
@@ -55,7 +56,7 @@ def newest(folder):
 
 @pytest.mark.parametrize(
     "change",
-    [{}, {"algorithm": EF21}, NOISY, NOISY | {"key": engine.secret_roots}],
+    [{}, {"algorithm": EF21}, NOISY, NOISY | {"key": secret_roots}],
     ids=["public", "client state", "simulated", "secret"],
 )
 def test_a_run_that_was_killed_ends_as_if_it_had_not_been(tmp_path, change):
@@ -96,14 +97,14 @@ def test_rows_of_a_folder_are_those_of_a_run_without_one(tmp_path):
 
 @pytest.mark.parametrize(
     ("first", "later"),
-    [({}, {}), (NOISY, {}), (NOISY, {"key": engine.secret_roots})],
+    [({}, {}), (NOISY, {}), (NOISY, {"key": secret_roots})],
     ids=["public", "simulated", "secret"],
 )
 def test_a_run_that_is_done_is_not_run_again(tmp_path, first, later):
     later = {name: make(0) for name, make in later.items()}
     run = played(tmp_path, **first, **later)
     if later:  # as a process that was killed in its last moment leaves it
-        later = {"key": engine.secret_roots(0)}
+        later = {"key": secret_roots(0)}
         secrets.keep(tmp_path, secrets.Secret(bytes(32)))
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     told = []
@@ -129,7 +130,7 @@ def test_rounds_are_counted_before_they_are_played(tmp_path):
         noting, sketch=sketch.count_sketch(2), client_rate=0.05, server=SAFL.server
     )
     noisy = NOISY | {"algorithm": algorithm._replace(mechanism=PRIVATE.mechanism)}
-    run = played(tmp_path, **noisy, key=engine.secret_roots(0))
+    run = played(tmp_path, **noisy, key=secret_roots(0))
     jax.effects_barrier()
     assert min(counted) >= 1 and max(counted) <= 7
     (entry,) = odometer.read(tmp_path).values()
@@ -186,7 +187,7 @@ def _begun(tmp_path_factory):
 @pytest.fixture(scope="module", name="noisy")
 def _noisy(tmp_path_factory):
     folder = tmp_path_factory.mktemp("noisy")
-    killed(folder, 4, **NOISY, key=engine.secret_roots(0))
+    killed(folder, 4, **NOISY, key=secret_roots(0))
     return folder
 
 
@@ -205,7 +206,7 @@ def test_another_call_is_refused_in_one_line(begun, what):
 @pytest.mark.parametrize("what", ("data", "owners", "rounds", "key"))
 def test_another_private_call_is_refused_in_one_line(noisy, what):
     change, words = OTHERS[what]
-    key = {"key": engine.secret_roots(1 if what == "key" else 0)}
+    key = {"key": secret_roots(1 if what == "key" else 0)}
     refused(noisy, words, **NOISY | change | key)
 
 
@@ -215,7 +216,7 @@ def test_a_run_that_is_done_is_not_taken_for_one_with_another_rate(tmp_path):
 
 
 def test_other_noise_is_refused_in_one_line(noisy):
-    key = {"key": engine.secret_roots(0)}
+    key = {"key": secret_roots(0)}
     refused(noisy, "workdir", **NOISY | key | {"algorithm": private(1.0)})
     with pytest.raises(ValueError, match="mechanism"):
         played(noisy, **NOISY | key | {"algorithm": SAFL})
@@ -223,7 +224,7 @@ def test_other_noise_is_refused_in_one_line(noisy):
 
 
 def test_a_secret_that_was_lost_or_damaged_is_refused_in_one_line(noisy):
-    path, key = noisy / secrets.FILE, {"key": engine.secret_roots(0)}
+    path, key = noisy / secrets.FILE, {"key": secret_roots(0)}
     raw = path.read_bytes()
     for spoilt in (bytes(len(raw)), raw[:5], None):
         path.unlink()

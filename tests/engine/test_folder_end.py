@@ -6,9 +6,9 @@ import shutil
 import jax.numpy as jnp
 import pytest
 
-from fl_sketch import data, engine
+from fl_sketch import data
 from fl_sketch.core import files
-from fl_sketch.engine import resumable
+from fl_sketch.run import secret_roots
 from fl_sketch.workdir import checkpoint, odometer
 from tests.engine.regression import (
     CLIENTS,
@@ -39,7 +39,7 @@ def rounds_in(folder):
 @pytest.fixture(scope="module", name="done")
 def _done(tmp_path_factory):
     folder = tmp_path_factory.mktemp("done")
-    played(folder, **NOISY, key=engine.secret_roots(0))
+    played(folder, **NOISY, key=secret_roots(0))
     return folder
 
 
@@ -83,7 +83,7 @@ def test_a_run_that_is_done_is_not_taken_back_to_an_earlier_round(
         shutil.rmtree(folder / "checkpoints")
     before = bytes_in(folder)
     with refused(newest):
-        played(folder, **NOISY, key=engine.secret_roots(0))
+        played(folder, **NOISY, key=secret_roots(0))
     assert bytes_in(folder) == before
 
 
@@ -141,7 +141,7 @@ def test_a_checkpoint_that_could_not_be_written_is_a_warning(tmp_path, monkeypat
         return save(folder, number, *rest, **more)
 
     save = checkpoint.save
-    monkeypatch.setattr(resumable.checkpoint, "save", full)
+    monkeypatch.setattr(checkpoint, "save", full)
     with pytest.warns(UserWarning, match="of round 3 could not be written"):
         run = played(tmp_path)
     assert len(run.history) == 4

@@ -5,9 +5,10 @@ import types
 import numpy as np
 import pytest
 
-from fl_sketch.engine import checks, ledger
+from fl_sketch.engine import ledger
 from fl_sketch.engine.prices import Follow, Prices
 from fl_sketch.engine.round import SimulatorOnly
+from fl_sketch.run import continued
 
 pytestmark = pytest.mark.fast
 
@@ -89,13 +90,13 @@ def test_who_did_not_follow_is_a_newcomer_once_it_does():
     assert book.heard[0] == 20
     standing = types.SimpleNamespace(prices=first, ledger=book)
     followed = first._replace(followed=True)
-    after = checks.book_to_go_on(followed, standing, 2)
+    after = continued.ledger_of(followed, standing)
     assert not after.heard.any() and (after.last == -1).all()
     assert after.up.tolist() == book.up.tolist() and book.heard[0] == 20
-    assert checks.book_to_go_on(first, standing, 2).heard[0] == 20
+    assert continued.ledger_of(first, standing).heard[0] == 20
     with pytest.raises(ValueError, match="got 31 instead of 30"):
         more = followed._replace(follow=Follow(50, 31))
-        checks.book_to_go_on(more, standing, 2)
+        continued.ledger_of(more, standing)
 
 
 def test_what_does_not_train_is_fetched_at_the_first_visit_alone():

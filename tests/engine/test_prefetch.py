@@ -7,16 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from fl_sketch import data, engine
 from fl_sketch.core.keys import roots_of
 from fl_sketch.core.protocols import Server
-from fl_sketch.data import batches, residency, streamed
+from fl_sketch.data import residency
 from fl_sketch.engine import prefetch
 from fl_sketch.engine.cohort import Cohort, Sampler
-from fl_sketch.engine.rounds import Play, compile_rounds
+from fl_sketch.engine.experiment import Experiment, LocalWork
+from fl_sketch.engine.loop import initial
+from fl_sketch.engine.rounds import compile_rounds
 from tests.engine.regression import (
     EF21,
     FEDAVG,
@@ -44,27 +44,25 @@ def odd_rounds(key, number):
 TRACE = Sampler(odd_rounds, "", POPULATION, 3, float(POPULATION), timed=True)
 
 
-def by_size(starts):
-    """Returns a sampler of clients that count by their number of examples."""
-    return engine.weighted(DROPPED, lambda ids: 1.0 * (starts[ids + 1] - starts[ids]))
-
-
 @functools.cache
-def compiled(form, algorithm, sampler, weighted=None, chunk=1):
+def compiled(form, algorithm, sampler, weighting="equal", chunk=1):
     """Returns what plays rounds on two devices, and the first state."""
-    mesh = mesh_of(2, "clients")
-    same = NamedSharding(mesh, P())
-    fetch = batches.fetching("fresh", steps=2, batch=5)
-    one_round = engine.make_round(algorithm, fetch, mesh, chunk=chunk)
-    play = Play(one_round, sampler, weighted, chunk, 2, 5, most=5)
     params = jax.tree.map(jax.numpy.asarray, PARAMS)
-    state = jax.device_put(engine.initial_state(algorithm, params, POPULATION), same)
-    if form == "streamed":
-        examples = streamed.on_host(*UNLIKE)
-    else:
-        examples = batches.resident(*UNLIKE, device=same)
-    roots = jax.device_put(roots_of(KEY), same)
-    advance, _ = compile_rounds(play, mesh, state=state, key=roots, data=examples)
+    experiment = Experiment(
+        algorithm=lambda hyperparameters, z: algorithm,
+        init=lambda hyperparameters, key: params,
+        clients=UNLIKE,
+        cohort=sampler,
+        local=LocalWork(2, 5),
+        rounds=5,
+        mesh=mesh_of(2, "clients"),
+        weighting=weighting,
+        chunk=chunk,
+        data=form,
+    )
+    roots = roots_of(KEY)
+    state = initial(experiment, roots).state
+    advance = compile_rounds(experiment, state, roots)
     return advance, jax.device_get(state), state
 
 
@@ -87,7 +85,7 @@ def played(form, *what, cuts=(5,), **how):
 
 
 CASES = {
-    "weights": (FEDAVG, DROPPED, {"weighted": by_size}),
+    "weights": (FEDAVG, DROPPED, {"weighting": "examples"}),
     "replacement": (FEDAVG, engine.with_replacement(POPULATION, 5), {"chunk": 3}),
     "client state": (EF21, TRACE, {"chunk": 2}),
 }

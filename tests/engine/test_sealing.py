@@ -7,9 +7,11 @@ import numpy as np
 import optax
 import pytest
 
-from fl_sketch import algorithms, data, engine, sketch
+from fl_sketch import algorithms, data, sketch
+from fl_sketch.core import platforms
 from fl_sketch.privacy import clipping, mechanism
-from fl_sketch.workdir import checkpoint, config_file, identity, secrets
+from fl_sketch.run import secret_roots
+from fl_sketch.workdir import checkpoint, config_file, secrets
 from tests.engine.regression import (
     INPUTS,
     NOISY,
@@ -55,7 +57,7 @@ EDITS = {
 def _early(tmp_path_factory):
     """A private run that was killed before its first checkpoint."""
     folder = tmp_path_factory.mktemp("early")
-    killed(folder, 2, **NOISY, key=engine.secret_roots(0))
+    killed(folder, 2, **NOISY, key=secret_roots(0))
     assert not checkpoint.rounds(folder / "checkpoints")
     return folder
 
@@ -71,17 +73,17 @@ def test_noise_is_not_released_with_the_sum_of_another_program(
     before = {p: p.read_bytes() for p in early.rglob("*") if p.is_file()}
     change = NOISY | {"algorithm": edited(**EDITS[edit])}
     for words in ("the loss, rates", "same program"):
-        refused(early, words, **change, key=engine.secret_roots(0))
+        refused(early, words, **change, key=secret_roots(0))
         monkeypatch.setattr(config_file, "changed", lambda ours, theirs: "")
     assert {p: p.read_bytes() for p in early.rglob("*") if p.is_file()} == before
 
 
 @pytest.mark.parametrize("what", ["versions", "flags", "devices", "streamed"])
 def test_noise_is_not_released_again_in_other_surroundings(early, what, monkeypatch):
-    change = {"key": engine.secret_roots(0)}
+    change = {"key": secret_roots(0)}
     if what == "versions":
-        versions = identity.versions() | {"jax": "9.9"}
-        monkeypatch.setattr(identity, "versions", lambda: versions)
+        versions = platforms.versions() | {"jax": "9.9"}
+        monkeypatch.setattr(platforms, "versions", lambda: versions)
     elif what == "flags":
         monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
     else:
@@ -93,14 +95,14 @@ def test_noise_is_not_released_again_in_other_surroundings(early, what, monkeypa
 
 def test_rounds_that_were_counted_need_the_program_that_played_them(early, tmp_path):
     folder = shutil.copytree(early, tmp_path / "run")
-    path, key = folder / secrets.FILE, {"key": engine.secret_roots(0)}
+    path, key = folder / secrets.FILE, {"key": secret_roots(0)}
     path.write_bytes(path.read_bytes()[:32])  # as older versions left it
     refused(folder, "same program", **NOISY, **key)
 
 
 def test_two_programs_have_unlike_noise_from_one_secret():
     """Without a folder, which would refuse the second one."""
-    key, great = engine.secret_roots(0), 1e4
+    key, great = secret_roots(0), 1e4
     guard = mechanism.central(clipping.clip(1.0), noise_multiplier=great, denominator=4)
 
     def run(rate=0.05, **change):
@@ -128,7 +130,7 @@ def test_two_programs_have_unlike_noise_from_one_secret():
 
 def test_local_noise_is_a_function_of_its_program_too():
     """Which no mechanism counts, so that a folder with a secret key is refused."""
-    key = engine.secret_roots(0)
+    key = secret_roots(0)
 
     def run(rate, **change):
         algorithm = algorithms.private_sketching(

@@ -12,6 +12,7 @@ from fl_sketch import algorithms, data, engine, sketch
 from fl_sketch.core.protocols import Roots
 from fl_sketch.data import batches as draws
 from fl_sketch.privacy import accounting
+from fl_sketch.run import secret_roots
 from fl_sketch.workdir.rows import may_be_published
 from tests.engine.regression import (
     CLIENTS,
@@ -121,7 +122,7 @@ def test_only_secret_bits_of_the_system_are_called_so():
     known, rounds = Roots(jax.random.key(0), jax.random.key(1)), {"rounds": 3}
     runs = {
         name: simulated(PRIVATE, key=key, cohort=POISSON, **rounds)
-        for name, key in (("simulated", known), ("system", engine.secret_roots(0)))
+        for name, key in (("simulated", known), ("system", secret_roots(0)))
     }
     for name, run in runs.items():
         assert run.history[-1]["randomness"] == name

@@ -9,6 +9,7 @@ import pytest
 from fl_sketch import algorithms, data, engine, sketch
 from fl_sketch.core.protocols import Server
 from fl_sketch.engine import still
+from fl_sketch.run import simulate
 from fl_sketch.transforms import local
 from tests.refusals import refused
 
@@ -32,10 +33,9 @@ def loss(params, x):
 
 def standing(trains, optimizer=optax.sgd(0.1), steps=1):  # noqa: B008
     of_part, start, _ = local.only(loss, PARAMS, trains)
-    names = still.of_work(
-        local.sgd_steps(of_part, optimizer), CLIENTS.examples, steps=steps, batch=5
-    )
-    return names(Server(start, (), (), jnp.int32(0)))
+    work, server = local.sgd_steps(of_part, optimizer), Server(start, (), (), 0)
+    sizes = {"steps": steps, "batch": 5}
+    return still.standing(work, server, CLIENTS.examples, **sizes)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def simulated(trains, **more):
         of_part, sketch=sketch.count_sketch(4), client_rate=0.1, server=optax.adam(0.1)
     )
     work = {"key": KEY, "rounds": 5, "every": 2} | more
-    return engine.simulate(algorithm, start, CLIENTS, **work)
+    return simulate(algorithm, start, CLIENTS, **work)
 
 
 @pytest.mark.slow

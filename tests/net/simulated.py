@@ -5,6 +5,8 @@ import json
 
 import jax
 
+from fl_sketch.run import simulate
+
 jax.config.update("jax_num_cpu_devices", 2)  # before the first array
 
 import numpy as np  # noqa: E402
@@ -46,20 +48,16 @@ def main():
     methods = {name: of_one_array(own) for name, own in CATALOGUE.items()}
     for name, algorithm in methods.items():
         cohort = 8 if name == "onebit_adam" else 4
-        found[name] = facts(
-            engine.simulate(algorithm, PARAMS, people, cohort=cohort, **WORK)
-        )
+        found[name] = facts(simulate(algorithm, PARAMS, people, cohort=cohort, **WORK))
     bound = mechanism.central(clipping.clip(1.0), noise_multiplier=2.0, denominator=4)
     private = methods["fedavg"]._replace(mechanism=bound)
     whole = {**WORK, "cohort": engine.poisson(8, 4), "delta": 1e-2}
-    first = engine.simulate(private, PARAMS, people, **whole | {"rounds": 4})
+    first = simulate(private, PARAMS, people, **whole | {"rounds": 4})
     found["private"] = facts(
-        engine.simulate(
-            private, PARAMS, people, state=first.state, **whole | {"rounds": 5}
-        )
+        simulate(private, PARAMS, people, state=first.state, **whole | {"rounds": 5})
     )
     found["streamed"] = facts(
-        engine.simulate(methods["ef21"], PARAMS, people, data="streamed", **WORK)
+        simulate(methods["ef21"], PARAMS, people, data="streamed", **WORK)
     )
     print(json.dumps(found))
 

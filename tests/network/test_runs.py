@@ -76,7 +76,7 @@ def test_sites_keep_their_limits_and_count_what_they_answered(tmp_path):
     config = five(**INTEGERS | {"privacy__noise_multiplier": 3.0})
     hospitals = Hospitals(tmp_path, config)
     setup = job.of_coordinator(config, hospitals.splits)
-    limit = setup.guarantee.epsilon(4)
+    limit = setup.experiment.guarantee.epsilon(4)
     hospitals.start(0, epsilon_in_a_run=limit, noises=["skellam"])
     path = hospitals.kit(4) / job.DATA
     arrays = dict(np.load(path))

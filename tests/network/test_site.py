@@ -12,7 +12,8 @@ from fl_sketch.network.policy import Budget, SitePolicy
 from fl_sketch.network.site import Part, Site
 from fl_sketch.privacy import accounting, clipping, mechanism
 from fl_sketch.privacy.guarantee import promised
-from fl_sketch.workdir import odometer, secrets
+from fl_sketch.run import secret_roots
+from fl_sketch.workdir import odometer
 from tests.network.meeting import QUICK, RUN, Meeting, programs_of, read
 from tests.quadratics import CATALOGUE, optima
 
@@ -65,7 +66,7 @@ class Owned:
                 number=0,
                 programs=self.programs,
                 data=DATA[:1],
-                roots=lambda: secrets.roots(0, secrets.fresh()),
+                roots=lambda: secret_roots(0),
                 budget=Budget(self.policy, message.run, folder, self.guarantee),
                 folder=folder,
                 names=NAMES,

@@ -1,19 +1,17 @@
 """Configs and runs for tests: a small model on two devices, with a few keys changed."""
 
-import contextlib
 import json
 import os
 import signal
-from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from configs import default
+from fl_sketch import engine
 from fl_sketch.core import files
-from fl_sketch.engine import progress_bar, resumable
-from fl_sketch.engine.loop import Stopped, Watch
-from fl_sketch.run import run, task_of
+from fl_sketch.engine.loop import Stopped, initial
+from fl_sketch.run import bar, prepare, run
 from fl_sketch.workdir.folder import TIMES
 from tests.refusals import refused as refused
 
@@ -44,37 +42,21 @@ def quiet(line):
     del line
 
 
-class Played(NamedTuple):
-    """How a run ended, and its rows."""
-
-    progress: resumable.Progress
-    rows: list[dict[str, Any]]
-
-    @property
-    def params(self):
-        return self.progress.state.server.params
+def played(config, data_dir=None, callbacks=()):
+    """Plays the run of a config to its end, without a folder."""
+    setup = prepare(config, data_dir)
+    return engine.run(setup.experiment, key=setup.roots(), callbacks=callbacks)
 
 
-def played(task, compiled=None, folder=None, watch=Watch()):  # noqa: B008
-    """Plays a task to its end, without a folder or in one."""
-    rows = []
-    compiled = compiled or task.compile(task.roots(task.secret))
-    begun = resumable.begin(task)
-    end = resumable.play_on(
-        task, begun, compiled, folder, told=[rows.append], watch=watch
-    )
-    return Played(end, rows)
-
-
-def begun(task):
-    """Returns the state of a task before its first round, and its programs."""
-    roots = task.roots(task.secret)
-    return task.start(roots), task.compile(roots)
+def begun(config, data_dir=None):
+    """Returns the state of a run before its first round."""
+    setup = prepare(config, data_dir)
+    return initial(setup.experiment, setup.roots()).state
 
 
 def rows_of(data_dir=None, **changes):
     """Returns the rows of such a config's run, which leaves no files."""
-    return played(task_of(config_with(**changes), data_dir)).rows
+    return played(config_with(**changes), data_dir).history
 
 
 def ran(folder, data_dir=None, **changes):
@@ -125,12 +107,7 @@ def killed_at(row, config, folder, data_dir=None):
 def moving(patch, move):
     """Makes the bar of the next runs a function of the number of rounds done."""
 
-    @contextlib.contextmanager
-    def shown(rounds, done, *, shown=None):
-        del rounds, done, shown
-        yield lambda now, loss: move(now)
-
-    patch.setattr(progress_bar, "shown", shown)
+    patch.setattr(bar.Bar, "on_chunk", lambda self, done, loss: move(done))
 
 
 def signalled(number, patch, sent):

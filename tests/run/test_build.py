@@ -10,9 +10,10 @@ from sklearn.datasets import load_digits
 
 from configs import default
 from fl_sketch.config import parse, privacy
-from fl_sketch.run import NotFinite, run, task_of
+from fl_sketch.engine.loop import initial
+from fl_sketch.run import NotFinite, from_config, prepare, run
 from fl_sketch.sweep import comparison, grid
-from tests.run.configs import begun, config_with, quiet, refused, rows_of
+from tests.run.configs import config_with, quiet, refused, rows_of
 
 # A run with these numbers is one program with all others that have them.
 SHORT = {"rounds": 6, "eval_every": 3}
@@ -62,10 +63,11 @@ def test_bytes_are_counted_both_ways():
 
 
 def test_evaluation_counts_every_test_example_once():
-    state, compiled = begun(task_of(config_with(**SHORT)))
+    setup = prepare(config_with(**SHORT))
+    params = initial(setup.experiment, setup.roots()).state.server.params
     test = np.random.default_rng(0).permutation(1797)[1797 * 4 // 5 :]
     labels = load_digits().target[test]
-    measured = compiled.evaluate(state)
+    measured = setup.evaluate(setup.numbers, params)
     # Logistic regression from zero guesses class 0 for all.
     assert measured["test_accuracy"] == pytest.approx(np.mean(labels == 0))
     assert measured["test_loss"] == pytest.approx(np.log(10), rel=1e-5)
@@ -88,7 +90,7 @@ def test_a_run_that_diverges_stops_and_names_the_round():
         ({"server__schedule": "cosin"}, "cosine"),
         ({"cohort__size": 21}, "size"),
         ({"cohort__sampling": "some"}, "sampling"),
-        ({"cohort__weighting": "examples", "algorithm": "ef21"}, "ef21"),
+        ({"cohort__weighting": "examples", "algorithm": "ef21"}, "mean over all clients"),
         ({"cohort__dropout": 1.0}, "dropout"),
         ({"data__clients": 2000}, "2000"),
         ({"data__partition": "label_shards", "data__per_client": 99}, "1437"),
@@ -107,7 +109,7 @@ def test_a_run_that_diverges_stops_and_names_the_round():
 )
 def test_what_a_config_may_not_say_is_one_line(changes, name):
     with refused(match=name, error=(ValueError, FileNotFoundError)):
-        task_of(config_with(**changes))
+        from_config(config_with(**changes))
 
 
 PLAIN = ("default", "quickstart")  # of which other files say how to run them
@@ -170,5 +172,5 @@ def test_a_mechanism_of_ones_own_is_not_replaced_in_silence(tmp_path):
     (tmp_path / "own.py").write_text(GUARDED)
     private = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}
     private |= {"cohort__sampling": "poisson", "data__classes": 10}
-    with refused("without a mechanism", "own.py:mine", "engine.simulate"):
-        task_of(config_with(algorithm=f"{tmp_path}/own.py:mine", **private))
+    with refused("without a mechanism", "own.py:mine", "simulate"):
+        from_config(config_with(algorithm=f"{tmp_path}/own.py:mine", **private))

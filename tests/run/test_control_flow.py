@@ -5,14 +5,15 @@ import functools
 import numpy as np
 import pytest
 
+from fl_sketch import engine
 from fl_sketch.config import parse
 from fl_sketch.core import trees
 from fl_sketch.data import datasets
 from fl_sketch.data.examples import Examples
-from fl_sketch.run import task_of
+from fl_sketch.run import facts, prepare
+from fl_sketch.run.folder import Folder
 from fl_sketch.workdir import checkpoint
-from fl_sketch.workdir.folder import Workdir
-from tests.run.configs import config_with, played
+from tests.run.configs import config_with
 
 pytestmark = pytest.mark.slow
 
@@ -80,13 +81,14 @@ def flow(change, folder, **options):
     changed = splits._replace(train=train, classes=found)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets, "load", lambda name, data_dir=None, **_: changed)
-        task = task_of(config_with(**PRIVATE | options))
-    with Workdir(folder, task.config, task.identity) as own:
-        end = played(task, folder=own)
+        setup = prepare(config_with(**PRIVATE | options))
+    experiment = setup.experiment
+    with Folder(folder, experiment, facts.about(setup), keep=0) as own:
+        end = engine.run(experiment, key=setup.roots(), callbacks=[own])
     assert trees.finite(end.params)
-    rows = [(row["round"], tuple(row), row["epsilon"]) for row in end.rows]
+    rows = [(row["round"], tuple(row), row["epsilon"]) for row in end.history]
     saved = checkpoint.rounds(folder / "checkpoints")
-    return rows, saved, task.last, task.known.guarantee
+    return rows, saved, experiment.last, experiment.guarantee
 
 
 @pytest.fixture(scope="module")

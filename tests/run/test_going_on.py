@@ -13,11 +13,12 @@ from fl_sketch.core import files
 from fl_sketch.core.trees import Stateful
 from fl_sketch.data import datasets
 from fl_sketch.models import params_io
-from fl_sketch.run import load_params, run, task_of
+from fl_sketch.run import from_config, load_params, prepare, run
 from fl_sketch.workdir import weights
 from tests.models import own
 from tests.run.configs import (
     Killed,
+    begun,
     config_with,
     killed_at,
     quiet,
@@ -40,8 +41,7 @@ def ran(folder, **changes):
 
 def begun_params(**changes):
     """Returns the parameters that a run begins with."""
-    task = task_of(config_with(**KEYS | changes))
-    return jax.device_get(task.start(task.roots(task.secret))).server.params
+    return jax.device_get(begun(config_with(**KEYS | changes))).server.params
 
 
 @pytest.fixture(scope="module")
@@ -197,9 +197,11 @@ def test_weights_that_do_not_fit_get_one_line(longer, tmp_path):
     }
     for name, words in wrong.items():
         with refused(*words, error=(ValueError, FileNotFoundError)):
-            task_of(config_with(model__init_from=str(tmp_path / name)))
+            from_config(config_with(model__init_from=str(tmp_path / name)))
     with refused("'dense/bias'"):
-        task_of(config_with(model__init_from=str(longer[0]), model__fresh="dense/bia"))
+        from_config(
+            config_with(model__init_from=str(longer[0]), model__fresh="dense/bia")
+        )
 
 
 def test_weights_that_changed_are_not_gone_on_with(longer, tmp_path):
@@ -222,15 +224,15 @@ def test_a_private_run_refuses_weights_that_saw_its_data(longer, tmp_path):
     run(config_with(**KEYS | begun), tmp_path / "run", str(tmp_path), say=quiet)
     for source in (longer[0], longer[0] / "params.safetensors"):
         with refused("'digits'", source, "data.public"):
-            task_of(config_with(**private, model__init_from=str(source)))
+            from_config(config_with(**private, model__init_from=str(source)))
     public = private | {"data__public": True, "model__init_from": str(longer[0])}
-    assert task_of(config_with(**public)).identity.trained_on == ("digits",)
+    assert prepare(config_with(**public)).identity.trained_on == ("digits",)
     other = private | begun | {"model__init_from": str(tmp_path / "run")}
     with refused("'own'"):
-        task_of(config_with(**other), str(tmp_path))
+        from_config(config_with(**other), str(tmp_path))
     shutil.copy(tmp_path / "own.npz", tmp_path / "new.npz")
     other |= {"data__name": "npz/new"}  # which no name tells
-    seen = task_of(config_with(**other), str(tmp_path)).identity.trained_on
+    seen = prepare(config_with(**other), str(tmp_path)).identity.trained_on
     assert {*seen} == {"own", "new"}
 
 

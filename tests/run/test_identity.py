@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from fl_sketch.config import parse
-from fl_sketch.engine import loop
-from fl_sketch.run import load_params, prepare
+from fl_sketch.core import platforms
+from fl_sketch.engine import experiment
+from fl_sketch.run import from_config, load_params
 from fl_sketch.workdir import checkpoint, identity
 from tests.run import configs
 from tests.run.configs import config_with, refused, table
@@ -80,13 +80,13 @@ def test_checkpoints_of_another_run_or_round_are_refused(folder, tmp_path):
 def test_other_versions_and_devices_are_said_and_settings_refused(
     folder, ended, monkeypatch
 ):
-    real, own = identity.versions(), identity.identity_of
+    real, own = platforms.versions(), identity.identity_of
 
     def elsewhere(*values, **more):
         return own(*values, **more)._replace(devices="1 cpu")
 
     with monkeypatch.context() as patch:
-        patch.setattr(identity, "versions", lambda: real | {"jax": "9.9"})
+        patch.setattr(platforms, "versions", lambda: real | {"jax": "9.9"})
         patch.setattr("fl_sketch.run.setup.identity_of", elsewhere)
         _, lines = ran(folder)
     (line,) = [line for line in lines if "last bits" in line]
@@ -103,9 +103,13 @@ def test_other_versions_and_devices_are_said_and_settings_refused(
 
 
 def test_there_is_room_for_the_reports_of_the_rounds_there_are():
-    for rounds, every, most in ((3, 10**7, 3), (10**6, 10**6, loop.MOST), (9, 4, 4)):
-        setup = prepare(config_with(rounds=rounds, eval_every=every))
-        assert setup.play(parse.numbers_of(setup.config)).most == most
+    for rounds, every, most in (
+        (3, 10**7, 3),
+        (10**6, 10**6, experiment.MOST),
+        (9, 4, 4),
+    ):
+        config = config_with(rounds=rounds, eval_every=every)
+        assert from_config(config).most == most
 
 
 def test_a_run_that_is_done_has_its_parameters_again(done):

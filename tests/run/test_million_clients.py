@@ -4,9 +4,11 @@ import jax
 import pytest
 
 from configs import million_clients
-from fl_sketch.config import parse
+from fl_sketch.core import secret
+from fl_sketch.data.batches import resident
+from fl_sketch.engine.loop import initial
+from fl_sketch.engine.rounds import advance_of
 from fl_sketch.run import prepare
-from fl_sketch.run.task import of_setup
 
 pytestmark = pytest.mark.slow
 
@@ -20,17 +22,18 @@ def compiled(population):
     config.data.clients = population
     config.data.name = f"synthetic/{3 * population}"
     setup = prepare(config)
-    task = of_setup(setup)
-    roots = task.roots(task.secret)
-    arguments = [task.start(roots), roots, setup.data(0)]
-    play = setup.play(parse.numbers_of(setup.config))
-    rounds = jax.jit(play.rounds, donate_argnums=0)
+    experiment, roots = setup.experiment, setup.roots()
+    where = experiment.everywhere
+    data = resident(*experiment.clients, device=where)
+    state, roots = initial(experiment, roots).state, secret.placed(roots, where)
+    arguments = [{}, state, roots, data]
+    rounds = jax.jit(advance_of(experiment), donate_argnums=1)
     return rounds.lower(*arguments, 0).compile(), arguments
 
 
 def test_only_the_partition_grows_with_the_population():
     def apart_from_data(program, arguments):
-        held = sum(leaf.nbytes for leaf in jax.tree.leaves(arguments[2]))
+        held = sum(leaf.nbytes for leaf in jax.tree.leaves(arguments[3]))
         sizes = program.memory_analysis()
         assert sizes.argument_size_in_bytes < held + 4096
         return sizes.temp_size_in_bytes, sizes.output_size_in_bytes

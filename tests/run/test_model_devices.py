@@ -8,11 +8,12 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from fl_sketch import engine
-from fl_sketch.config import parse
-from fl_sketch.run import prepare, task_of
-from fl_sketch.run.task import of_setup
-from fl_sketch.sweep.dry_run import outline
+from fl_sketch.engine.loop import initial
+from fl_sketch.engine.rounds import compile_rounds
+from fl_sketch.run import from_config, prepare
+from fl_sketch.sweep.dry_run import program_of
 from fl_sketch.sweep.grid import programs, read_axes
+from tests.run import configs
 from tests.run.configs import config_with, refused
 
 CUT = {
@@ -35,11 +36,9 @@ def after_two_rounds(algorithm, devices):
         config_with(**CUT, algorithm=algorithm),
         mesh=engine.mesh_over(jax.devices()[:devices], min(4, devices)),
     )
-    task = of_setup(setup)
-    roots = task.roots(None)
-    play = setup.play(parse.numbers_of(setup.config))
-    state, _ = jax.jit(play.rounds)(task.start(roots), roots, setup.data(0), 2)
-    return state
+    experiment, roots = setup.experiment, setup.roots()
+    state = initial(experiment, roots).state
+    return compile_rounds(experiment, state, roots)(state, 0, 2)[0]
 
 
 @pytest.mark.slow
@@ -53,8 +52,7 @@ def test_rounds_on_rows_of_four_are_those_of_one_device(algorithm, devices):
 
 
 def test_what_is_shaped_like_the_model_is_cut_and_all_else_is_everywhere():
-    task = task_of(config_with(**CUT, algorithm="scaffold"))
-    begun = task.start(task.roots(None))
+    begun = configs.begun(config_with(**CUT, algorithm="scaffold"))
     kernel = begun.server.params["dense1"]["kernel"]
     assert kernel.sharding.spec == P(None, engine.MODEL)
     assert dict(kernel.sharding.mesh.shape) == {"clients": 2, "model": 4}
@@ -68,14 +66,14 @@ def test_what_is_shaped_like_the_model_is_cut_and_all_else_is_everywhere():
 
 def test_where_clients_alone_are_shared_out_it_is_refused():
     with refused("8 (devices)", "model_devices=3"):
-        task_of(config_with(**CUT | {"compute__model_devices": 3}))
+        from_config(config_with(**CUT | {"compute__model_devices": 3}))
     config = config_with(**CUT)
     (group,) = programs(config, read_axes(config, ["server.rate=0.1,0.2"]))
     with refused("model_devices=1 in a sweep", "model_devices=4"):
-        outline(group, None)
+        program_of(group, None)
     heaprix = {"algorithm": "fedsketch", "sketch__query": "heaprix"}
     for own in ({"algorithm": "sketched_sgd"}, heaprix):
         with refused("model_devices=1", "sketches vectors"):
-            task_of(config_with(**CUT | own))
+            from_config(config_with(**CUT | own))
     with refused("stored=False"):
-        task_of(config_with(**CUT | {"sketch__stored": True}))
+        from_config(config_with(**CUT | {"sketch__stored": True}))

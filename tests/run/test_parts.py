@@ -8,7 +8,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 from safetensors.numpy import load_file
 
-from fl_sketch.run import load_params, run, task_of
+from fl_sketch.run import from_config, load_params, run
 from fl_sketch.workdir import checkpoint, weights
 from tests.models import own
 from tests.run.configs import (
@@ -103,7 +103,7 @@ def test_bytes_are_of_what_trains_and_of_the_rest_once(before, after):
 
 def test_another_run_begins_with_the_whole(after):
     for source in (after[0], after[0] / "params.safetensors"):
-        task = task_of(config_of(model__init_from=str(source)))
+        task = from_config(config_of(model__init_from=str(source)))
         begun = jax.device_get(task.start(task.roots(task.secret))).server.params
         assert changed(begun, load_params(after[0])) == set()
 
@@ -116,7 +116,7 @@ def test_statistics_stand_still_and_the_model_trains_as_it_is_tested(before, tmp
     assert changed(start.params, end.params) == {"last/kernel", "last/bias"}
     # With them as in tests, a client's loss is that of the same examples in a test.
     setup_keys = {**NORMED, **keys, **NOISE, "data__public": True}
-    assert task_of(config_of(**setup_keys)).known.guarantee
+    assert from_config(config_of(**setup_keys)).guarantee
 
 
 @pytest.mark.parametrize("damage", ["missing", "exchanged"])
@@ -132,4 +132,4 @@ def test_a_folder_without_the_rest_of_the_model_says_so(after, tmp_path, damage)
     with refused(path):
         load_params(folder)
     with refused(path):
-        task_of(config_of(model__init_from=str(folder)))
+        from_config(config_of(model__init_from=str(folder)))

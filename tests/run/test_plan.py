@@ -5,7 +5,7 @@ import re
 import pytest
 
 from fl_sketch.core.shown import sized
-from fl_sketch.run import plan, task_of
+from fl_sketch.run import plan, prepare
 from tests.run.configs import config_with, rows_of
 
 MESSAGE = 4 * 32 + 4
@@ -13,8 +13,7 @@ HEAVY = {"algorithm": "fedsketch", "sketch__query": "heaprix", "sketch__heavy": 
 
 
 def lines(graph="", **changes):
-    config = config_with(**changes)
-    return plan.lines(config, task_of(config), graph)
+    return plan.lines(prepare(config_with(**changes)), graph)
 
 
 @pytest.mark.slow

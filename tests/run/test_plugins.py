@@ -3,7 +3,7 @@
 import pytest
 
 from configs import default
-from fl_sketch.run import run, task_of
+from fl_sketch.run import from_config, run
 from fl_sketch.workdir.config_file import config_of
 from tests.run.configs import config_with, quiet, ran, refused
 
@@ -103,10 +103,12 @@ def test_what_makes_it_private_is_asked_and_counted(own):
         "data__public": True, "cohort__sampling": "poisson",
         "privacy__noise_multiplier": 2.0,
     }  # fmt: skip
-    clipped = task_of(config_with(**keys(own, **private, algorithm=f"{own}:clipped")))
-    assert clipped.private and clipped.known.guarantee.epsilon(3) > 0
+    clipped = from_config(
+        config_with(**keys(own, **private, algorithm=f"{own}:clipped"))
+    )
+    assert clipped.private and clipped.guarantee.epsilon(3) > 0
     with refused("bound='none'"):
-        task_of(config_with(**keys(own, **private)))
+        from_config(config_with(**keys(own, **private)))
 
 
 @pytest.mark.parametrize(
@@ -126,7 +128,7 @@ def test_what_makes_it_private_is_asked_and_counted(own):
 def test_what_is_no_part_is_refused_in_one_line(own, changes, name):
     changes = {key: value.format(own) for key, value in changes.items()}
     with refused(name, error=(ValueError, TypeError, OSError)):
-        task_of(config_with(**keys(own, **changes)))
+        from_config(config_with(**keys(own, **changes)))
 
 
 FOREIGN = """

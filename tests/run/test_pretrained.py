@@ -10,11 +10,11 @@ import pytest
 from fl_sketch.data import text
 from fl_sketch.models import huggingface
 from fl_sketch.run import (
+    from_config,
     generate,
     load_params,
     load_trained,
     predict,
-    task_of,
 )
 from fl_sketch.workdir import release
 from tests import pretrained
@@ -74,7 +74,7 @@ def of(place, kind="bert", **more):
 
 def first(place, **changes):
     """Returns the model of a run before its first round."""
-    state, _ = begun(task_of(config_with(**changes), str(place)))
+    state = begun(config_with(**changes), str(place))
     return jax.device_get(state.server.params)
 
 
@@ -114,7 +114,7 @@ def test_what_is_named_fresh_begins_anew(place):
         start["block1"]["key"]["kernel"], own["block1"]["key"]["kernel"]
     )
     with refused("fresh", "'blocks'"):
-        task_of(config_with(**of(place, model__fresh="blocks")), str(place))
+        from_config(config_with(**of(place, model__fresh="blocks")), str(place))
 
 
 def test_a_run_goes_on_from_another_run_without_the_arrays_of_the_folder(
@@ -197,14 +197,14 @@ PRIVATE = NOISY | {"privacy__randomness": "system", "data__classes": 2}
 
 def test_a_private_run_refuses_a_folder_that_names_its_data(place, tmp_path):
     """A folder without a record counts as public, as a file of weights does."""
-    assert task_of(config_with(**of(place) | PRIVATE), str(place)).private
+    assert from_config(config_with(**of(place) | PRIVATE), str(place)).private
     shutil.copytree(place / "bert", tmp_path / "tuned")
     (tmp_path / "tuned/params.json").write_text('{"trained_on": ["sst2"]}')
     tuned = config_with(**of(tmp_path, "tuned") | PRIVATE)
     with refused("public", "name=hf/"):
-        task_of(tuned, str(place))
+        from_config(tuned, str(place))
     tuned.data.public = True
-    assert task_of(tuned, str(place)).private
+    assert from_config(tuned, str(place)).private
 
 
 def test_a_release_holds_the_tokens_and_the_form_of_the_model(place, tmp_path):
@@ -234,7 +234,7 @@ def test_a_release_holds_the_tokens_and_the_form_of_the_model(place, tmp_path):
 )
 def test_what_a_config_may_not_say_of_a_folder_is_one_line(place, changes, parts):
     with refused(*parts, error=(ValueError, TypeError, FileNotFoundError)):
-        task_of(config_with(**of(place) | changes), str(place))
+        from_config(config_with(**of(place) | changes), str(place))
 
 
 LORA = {"client__trains": "lora(rank=2, on=query)+head"}

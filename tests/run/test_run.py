@@ -7,14 +7,16 @@ import signal
 import chex
 import pytest
 
+from fl_sketch import engine
 from fl_sketch.engine import loop
-from fl_sketch.run import task_of
+from fl_sketch.engine.loop import initial
+from fl_sketch.engine.rounds import compile_rounds
+from fl_sketch.run import prepare
 from fl_sketch.workdir import checkpoint
 from tests.run.configs import (
     LENGTHS,
     config_with,
     numbers,
-    played,
     ran,
     refused,
     signalled,
@@ -88,11 +90,12 @@ def test_a_run_whose_last_checkpoint_cannot_be_written_is_not_done(
 
 
 def test_how_a_run_is_cut_into_chunks_changes_nothing(monkeypatch):
-    task = task_of(config_with(**LENGTHS))
-    compiled, ends = task.compile(task.roots(task.secret)), []
+    setup, ends = prepare(config_with(**LENGTHS)), []
+    experiment, roots = setup.experiment, setup.roots()
+    program = compile_rounds(experiment, initial(experiment, roots).state, roots)
+    options = {"key": roots, "compiled": lambda *given: program}
     for seconds in (0.0, 100.0):  # one round a chunk, or as many as there is room for
         monkeypatch.setattr(loop, "SECONDS", seconds)
-        end = played(task, compiled)
-        losses = [row["train_loss"] for row in end.rows]
-        ends.append((end.progress.state, end.progress.recorder.ledger, losses))
+        end = engine.run(experiment, **options)
+        ends.append((end.state.server, end.state.ledger, end.column("train_loss")))
     chex.assert_trees_all_equal(*ends)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fl_sketch.run import task_of
+from fl_sketch.run import from_config
 from tests.data import fake_raw
 from tests.run.configs import NOISY, config_with, refused
 
@@ -48,12 +48,12 @@ def folder(tmp_path_factory):
 )
 def test_what_a_config_may_not_say_of_texts_is_one_line(changes, name, folder):
     with refused(name, error=(ValueError, TypeError)):
-        task_of(config_with(**changes), str(folder))
+        from_config(config_with(**changes), str(folder))
 
 
 def test_what_private_texts_decide_is_refused_unless_it_was_fixed(folder):
     with refused("vocabulary_file"):
-        task_of(config_with(**WORDS | NOISY | {"data__classes": 0}), str(folder))
+        from_config(config_with(**WORDS | NOISY | {"data__classes": 0}), str(folder))
     fixed = {"data__vocabulary_file": "characters", "data__vocabulary": 99}
     for more in (fixed, {"data__public": True}):
-        assert task_of(config_with(**WORDS | NOISY | more), str(folder)).private
+        assert from_config(config_with(**WORDS | NOISY | more), str(folder)).private

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fl_sketch.config import build, inputs, parse
-from fl_sketch.run import task_of
+from fl_sketch.run import from_config
 from tests.models import own
 from tests.run.configs import config_with, refused, rows_of
 
@@ -78,4 +78,4 @@ NOISY = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}
 )
 def test_what_cannot_be_is_said_in_one_line(changes, name):
     with refused(name, error=(ValueError, TypeError)):
-        task_of(config_with(cohort__sampling="poisson", **changes))
+        from_config(config_with(cohort__sampling="poisson", **changes))

@@ -132,5 +132,7 @@ def test_clients_have_the_names_of_owners_unless_they_are_private(tmp_path, priv
 def test_training_is_on_what_is_left():
     setup = prepare(config_with(data__held_out=0.25))
     kept, held = setup.dealt(0)
-    np.testing.assert_array_equal(np.asarray(setup.data(0).indices), kept.indices)
+    np.testing.assert_array_equal(
+        setup.experiment.clients.partition.indices, kept.indices
+    )
     assert not {*kept.indices.tolist()} & {*held.indices.tolist()}

@@ -4,16 +4,16 @@ import json
 import math
 import signal
 
-import jax
-import numpy as np
+import chex
 import pytest
 
 from configs import default
 from fl_sketch.core import files, free_memory
-from fl_sketch.engine.loop import NotFinite, Stopped, Watch
-from fl_sketch.run import prepare, task_of
-from fl_sketch.sweep import grid, programs
-from fl_sketch.sweep.sweep import outline, recorders_of, run_points, sweep
+from fl_sketch.engine import points
+from fl_sketch.engine.loop import Callback, NotFinite, Stopped
+from fl_sketch.sweep import grid
+from fl_sketch.sweep.dry_run import program_of
+from fl_sketch.sweep.sweep import rows_of, run_program, sweep
 from fl_sketch.workdir import odometer
 from tests.run import configs
 from tests.run.configs import quiet
@@ -47,17 +47,19 @@ def stop_at(text):
 
 def swept(group, how):
     """Returns the last states and all rows of a program's points."""
-    setup, one = prepare(group.config), outline(group, None)
-    points = programs.compile_points(setup, group, how)
-    rows = []
-    states = run_points(one, points, recorders_of(one), Watch(), rows.extend)
-    return states, rows
+    one, rows = program_of(group, None), []
+
+    class Rows(Callback):
+        def on_rows(self, made, progress):
+            rows.extend(rows_of(one, made, progress.recorders))
+
+    return run_program(one, how, [Rows()]), rows
 
 
 def alone(config):
     """Returns the last state and all rows of a run of its own."""
-    played = configs.played(task_of(config))
-    return played.progress.state, played.rows
+    played = configs.played(config)
+    return played.params, played.history
 
 
 # A key of one value is an argument of the program too.
@@ -82,17 +84,11 @@ def test_points_are_the_runs_of_their_configs(name):
     changes, over = GRIDS[name]
     config = config_of(cohort__sampling="poisson", **changes)
     (group,) = grid.programs(config, grid.read_axes(config, [*over, "seed=3,0"]))
-    found = {how: swept(group, how) for how in programs.MAPS}
+    found = {how: swept(group, how) for how in points.MAPS}
     last = len(group.points) - 1  # neither of the first seed nor of the first values
-    state, expected = alone(grid.changed(config, group.points[last]))
-    for states, rows in found.values():
-        jax.tree.map(
-            lambda ours, theirs: np.testing.assert_allclose(
-                ours[-1, -1], theirs, rtol=1e-5, atol=1e-5
-            ),
-            states.server.params,
-            state.server.params,
-        )
+    params, expected = alone(grid.changed(config, group.points[last]))
+    for results, rows in found.values():
+        chex.assert_trees_all_close(results[-1].params, params, rtol=1e-5, atol=1e-5)
         mine = [row for row in rows if row["point"] == last]
         for row, single in zip(mine, expected, strict=True):
             assert row.items() >= group.points[last].items()
@@ -126,13 +122,13 @@ def test_a_point_that_diverges_does_not_stop_the_others(tmp_path):
 
 def test_programs_that_are_done_are_kept(tmp_path, monkeypatch):
     config, over = config_of(), ["sketch.compression=10,20", "server.rate=0.01,0.1"]
-    compiled, original = [], programs.compile_points
+    compiled = []
 
-    def counted(setup, group, how):
-        compiled.append(group.config.sketch.compression)
-        return original(setup, group, how)
+    def counted(one, *options):
+        compiled.append(one.group.config.sketch.compression)
+        return run_program(one, *options)
 
-    monkeypatch.setattr(programs, "compile_points", counted)
+    monkeypatch.setattr("fl_sketch.sweep.sweep.run_program", counted)
     with pytest.raises(Stopped, match="round 3"):
         sweep(config, over, tmp_path, say=stop_at("program 2 of 2, round 3"))
     before = files.read_rows(tmp_path / "sweep.csv")
@@ -184,7 +180,7 @@ def test_a_private_program_that_was_interrupted_is_counted_once_more(
 def test_what_is_no_sweep_is_one_line_before_anything_is_compiled(
     tmp_path, monkeypatch, over, name
 ):
-    monkeypatch.setattr(programs, "compile_points", pytest.fail)
+    monkeypatch.setattr(points, "sweep", pytest.fail)
     if over == ["seed=0,1"]:
         monkeypatch.setattr(free_memory, "free", lambda devices: 10_000)
     with configs.refused(match=name, error=(ValueError, TypeError)):

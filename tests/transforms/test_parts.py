@@ -11,11 +11,12 @@ import optax
 import pytest
 from flax import nnx
 
-from fl_sketch import algorithms, data, engine, sketch
+from fl_sketch import algorithms, data, sketch
 from fl_sketch.core import trees
 from fl_sketch.core.keys import round_keys
 from fl_sketch.core.protocols import Server
 from fl_sketch.core.trees import Stateful
+from fl_sketch.run import simulate
 from fl_sketch.transforms import local
 from tests.refusals import refused
 from tests.simulation import compiled
@@ -149,7 +150,7 @@ def test_a_loss_that_draws_gets_its_key_and_statistics_stand_still():
     assert same(whole(start), model)
     algorithm = algorithms.fedavg(of_part, client_rate=0.1)
     clients = data.clients(np.ones((6, 3), "float32"), np.arange(6))
-    run = engine.simulate(algorithm, start, clients, key=KEY, rounds=2)
+    run = simulate(algorithm, start, clients, key=KEY, rounds=2)
     end = whole(run.params)
     assert same(end.state, model.state) and same(end.params["rest"], jnp.ones(2))
     assert not same(end.params["head"], jnp.ones(3))
@@ -225,7 +226,7 @@ def test_messages_are_of_the_part_and_the_rest_is_downloaded_once(trains):
     algorithm = algorithms.safl(
         loss, sketch=sketch.count_sketch(8), client_rate=0.1, server=optax.adam(0.01)
     )
-    run = engine.simulate(algorithm, start, DATA, download="model", **WORK)
+    run = simulate(algorithm, start, DATA, download="model", **WORK)
     for (name, before), after in zip(
         trees.named_leaves(params), jax.tree.leaves(whole(run.params)), strict=True
     ):

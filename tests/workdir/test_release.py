@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict
 
 from fl_sketch import algorithms, data, engine
 from fl_sketch.config import parse
-from fl_sketch.core import protocols
+from fl_sketch.core import protocols, secret
 from fl_sketch.core.hashing import SHUFFLED_UP_TO
 from fl_sketch.data import npz, tokenizer
 from fl_sketch.data.examples import Examples
@@ -22,7 +22,7 @@ from fl_sketch.engine import recorder
 from fl_sketch.models import params_io
 from fl_sketch.privacy import clipping, mechanism
 from fl_sketch.privacy.guarantee import rounded_up
-from fl_sketch.run import load_params, run
+from fl_sketch.run import load_params, run, secret_roots, simulate
 from fl_sketch.workdir import odometer, release, secrets, weights
 from tests.run.configs import config_with, quiet, read_json, refused, table_in
 
@@ -95,7 +95,7 @@ def plant(folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recorder, "record", recorded)
         patch.setattr(secrets, "forget", kept)
-        patch.setattr(secrets, "fresh", lambda: secrets.Secret(SECRET))
+        patch.setattr(secret, "fresh", lambda: secret.Secret(SECRET))
         run(config, own, str(data), say=quiet)
     return Planted(own, before, data, config, patterns(config, own, reports))
 
@@ -374,11 +374,11 @@ def test_a_run_of_python_says_what_it_knows_and_no_more(own, tmp_path):
         guard = guard._replace(said=protocols.Mechanism._field_defaults["said"])
     inputs = np.random.default_rng(0).normal(size=(400, 3)).astype("float32")
     method = algorithms.fedavg(loss, client_rate=0.1)._replace(mechanism=guard)
-    engine.simulate(
+    simulate(
         method,
         {"w": np.zeros(3, "float32")},
         data.clients((inputs, inputs.sum(1)), np.arange(400) % 40),
-        key=engine.secret_roots(0),
+        key=secret_roots(0),
         rounds=2,
         cohort=engine.poisson(40, 10),
         workdir=str(tmp_path / "run"),

@@ -9,12 +9,17 @@ import numpy as np
 import pytest
 
 from configs import default
-from fl_sketch.core import trees
+from fl_sketch.core import chacha, secret, trees
 from fl_sketch.core.keys import roots_of, round_keys, sketch_keys
 from fl_sketch.core.mappings import flat
 from fl_sketch.data import examples
-from fl_sketch.run import prepare, run, task_of
-from fl_sketch.sweep import grid, programs
+from fl_sketch.engine import points
+from fl_sketch.engine.loop import initial
+from fl_sketch.engine.rounds import compile_rounds
+from fl_sketch.run import prepare, run, secret_roots
+from fl_sketch.sweep import grid
+from fl_sketch.sweep.dry_run import program_of
+from fl_sketch.sweep.sweep import run_program
 from fl_sketch.workdir import odometer, secrets
 from fl_sketch.workdir.folder import KEY, TIMES
 from tests.run.configs import (
@@ -47,17 +52,18 @@ PRIVATE = {
 }
 # Calls of fsync, by which a run is killed before it has done more.
 KILLED_AT = (0, 3, 7, 5, 9, 6, 12, 8, 10, 4)
-OWN, PLANTED = secrets.Secret(bytes(range(1, 33))), secrets.Secret(bytes(32))
+OWN, PLANTED = secret.Secret(bytes(range(1, 33))), secret.Secret(bytes(32))
 
 
 def first_step(**changes):
     """Returns (the first released mean, z) of a run."""
-    task = task_of(config_with(**PRIVATE | changes))
-    state, compiled = begun(task)
+    setup = prepare(config_with(**PRIVATE | changes))
+    experiment, roots = setup.experiment, setup.roots()
+    state = initial(experiment, roots).state
     before = trees.ravel(jax.tree.map(np.asarray, state.server.params))
-    state, _ = compiled.advance(state, 0, 1)
+    state, _ = compile_rounds(experiment, state, roots)(state, 0, 1)
     step = (before - trees.ravel(state.server.params)) / 0.1
-    return np.asarray(step), task.known.guarantee.noise_multiplier
+    return np.asarray(step), experiment.guarantee.noise_multiplier
 
 
 def test_two_runs_that_differ_in_rounds_do_not_share_their_noise():
@@ -93,41 +99,30 @@ def data(key):
     return np.asarray(jax.random.key_data(key)).tobytes()
 
 
-def points_of(config):
-    """Returns the setup and the points of C = 1 and C = 2."""
-    axes = grid.read_axes(config, ["privacy.threshold=1,2"])
-    (group,) = grid.programs(config, axes)
-    return prepare(config), group
-
-
-@pytest.mark.parametrize("how", programs.MAPS)
+@pytest.mark.parametrize("how", points.MAPS)
 def test_points_of_a_sweep_do_not_share_their_noise(how):
     """With C = 1 and C = 2, normalised messages and noise double alike."""
-
-    def models(states):
-        params = jax.tree.map(
-            lambda leaf: np.asarray(leaf).reshape(-1, *leaf.shape[2:]),
-            states.server.params,
-        )
-        return np.asarray(jax.vmap(trees.ravel)(params))
-
-    points = programs.compile_points(*points_of(config_with(**PRIVATE)), how)
-    before = models(points.states)
-    states, _ = points.compiled.advance(points.states, 0, 1)
-    steps = before - models(states)
+    config = config_with(**PRIVATE | {"rounds": 1})
+    axes = grid.read_axes(config, ["privacy.threshold=1,2"])
+    (group,) = grid.programs(config, axes)
+    before = trees.ravel(jax.device_get(begun(config).server.params))
+    steps = [
+        before - trees.ravel(jax.device_get(one.params))
+        for one in run_program(program_of(group, None), how)
+    ]
     rest = np.linalg.norm(2 * steps[0] - steps[1])
     assert rest > 0.5 * np.linalg.norm(steps[1])
 
 
 def test_nothing_that_clients_are_told_leads_to_a_key_that_protects():
-    roots = secrets.roots(0, secrets.fresh())
+    roots = secret_roots(0)
     told = {data(key) for key in sketch_keys(roots, 5)}
     assert told == {data(round_keys(roots, t, 0).shared) for t in range(5)}
 
 
 def test_runs_that_protect_no_one_have_one_root_no_secret_and_plain_digests(tmp_path):
     config = config_with(rounds=2)
-    assert task_of(config).secret is None
+    assert not chacha.is_secret(prepare(config).roots())
     run(config, tmp_path, say=quiet)
     assert not {path.name for path in tmp_path.iterdir()} & {secrets.FILE, KEY}
     one = jax.random.key(3)
@@ -158,7 +153,7 @@ def ended(folder):
 def killed_in(folder, config):
     """Leaves a run with `OWN` that was killed at its row of round 4."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(secrets, "fresh", lambda: OWN)
+        patched.setattr(secret, "fresh", lambda: OWN)
         killed_at(2, config, folder)
 
 
@@ -207,10 +202,10 @@ def test_ten_kills_resume_to_the_byte_and_the_ledger_never_counts_less(tmp_path)
 
     def fresh():  # another process makes another; the one in the folder is used
         begun = (folder / odometer.FILE).exists()
-        return secrets.Secret(os.urandom(32)) if begun else OWN
+        return secret.Secret(os.urandom(32)) if begun else OWN
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(secrets, "fresh", fresh)
+        patched.setattr(secret, "fresh", fresh)
         with patched.context() as patch:
             patch.setattr(os, "fsync", counting)
             run(config, whole, say=quiet)
@@ -255,7 +250,7 @@ def test_a_damaged_secret_is_refused(folder, damage):
     with refused(path):
         run(config, folder, say=quiet)
     # The checkpoint knows it, too.
-    check = secrets.Secret(path.read_bytes()[:32]).check
+    check = secret.Secret(path.read_bytes()[:32]).check
     (own,) = odometer.read(folder).values()
     odometer.write(folder, {"run": own._replace(secret=check)})
     with refused("round_0000000", "secret"):
@@ -268,7 +263,7 @@ def test_a_run_whose_secret_or_count_is_gone_is_not_played_again(folder):
     path.unlink()
     with refused("secret", folder):
         run(config, folder, say=quiet)
-    secrets.keep(folder, secrets.Secret(raw))
+    secrets.keep(folder, secret.Secret(raw))
     (folder / odometer.FILE).unlink()
     shutil.rmtree(folder / "checkpoints")
     with refused(odometer.FILE, folder):
@@ -296,12 +291,11 @@ def test_a_secret_of_another_length_or_behind_a_link_is_refused(tmp_path):
         secrets.kept(tmp_path)
     path.unlink()
     (tmp_path / secrets.PARTIAL).symlink_to(tmp_path / "target")
-    secrets.keep(tmp_path, secrets.fresh())
+    secrets.keep(tmp_path, secret.fresh())
     assert not (tmp_path / "target").exists() and path.stat().st_size == 32
 
 
 def test_a_secret_is_shown_nowhere():
-    own = secrets.fresh()
-    task = task_of(config_with(**PRIVATE))._replace(secret=own)
-    assert own.reveal().hex() not in f"{own} {own!r} {[own]} {task!r}"
+    own = secret.fresh()
+    assert own.reveal().hex() not in f"{own} {own!r} {[own]}"
     assert own.check not in own.reveal().hex() and own.check != OWN.check
