@@ -1,6 +1,6 @@
 """Algorithms: one file a method, each a short composition of three parts.
 
-They take a loss and return an `Algorithm` for `engine.simulate`. These arguments are
+They take a loss and return an `Algorithm` for `simulate`. These arguments are
 the same everywhere:
 
 - loss: the loss of one batch, `(params, batch)` or `(params, batch, key) -> scalar`;

@@ -195,7 +195,7 @@ def _require_bare(config: ConfigDict, algorithm: Algorithm) -> None:
         msg = (
             "Expected an algorithm without a mechanism, since privacy.* adds one, got "
             f"algorithm={config.algorithm} with its own, which runs only in "
-            "engine.simulate."
+            "simulate."
         )
         raise ValueError(msg)
 

@@ -78,7 +78,7 @@ def roots_with(seed: jax.typing.ArrayLike, words: jax.Array) -> Roots:
 def is_secret(key: Key | Roots) -> bool:
     """Returns whether the noise, cohorts and batches of a run can be secret.
 
-    The secret root must be a key of this generator, as from `engine.secret_roots`, and
+    The secret root must be a key of this generator, as from `secret_roots`, and
     must differ from the public root. Keys of jax's own generators have few bits and
     come from seeds that others can guess.
     """

@@ -1,4 +1,4 @@
-"""Any arrays with the owner of each row: what `engine.simulate` trains on.
+"""Any arrays with the owner of each row: what `simulate` trains on.
 
 >>> import numpy as np
 >>> from fl_sketch import data

@@ -23,7 +23,7 @@ from fl_sketch.privacy.lattice import Integers
 
 FILE = "odometer.json"
 RUN = "run"  # the name of a run that is alone in its folder
-UNNAMED = "engine.simulate"  # the partition of a run that does not name it
+UNNAMED = "simulate"  # the partition of a run that does not name it
 INTERRUPTED = ", interrupted "  # ends the names of runs that were begun again
 Entries = dict[str, Guarantee]
 
@@ -146,7 +146,7 @@ def total(entries: Mapping[str, Guarantee]) -> Total | None:
     dealt = [one.partition for one in counted]
     if len({*dealt}) > 1 or (UNNAMED in dealt and len(dealt) > 1):
         msg = "Expected the same partition of the data in all runs, got several"
-        named = " or unnamed ones: pass engine.simulate(partition=NAME)"
+        named = " or unnamed ones: pass simulate(partition=NAME)"
         raise NoTotal(msg + named * (UNNAMED in dealt) + ".")
     delta = max(one.delta for one in counted)
     relation = composition.common_relation([one.plan for one in counted])

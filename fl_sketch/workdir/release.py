@@ -83,7 +83,7 @@ SHARES = (  # of the noise, by every client
 )
 PUBLIC_DATA = "The config calls these data public: they may need no protection."
 BY_CALL = (
-    "A call of `engine.simulate` does not record the model's code, its inputs and the "
+    "A call of `simulate` does not record the model's code, its inputs and the "
     "name of the data set: write here what users need."
 )
 TEMPLATE = """# {model}, trained privately on {dataset}

@@ -1,4 +1,4 @@
-"""Linear regression of nine clients, by `engine.simulate`: what its laws are tested on.
+"""Linear regression of nine clients, by `simulate`: what its laws are tested on.
 
 Of three rounds or more all runs of an algorithm are one program, compiled once.
 """

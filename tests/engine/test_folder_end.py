@@ -1,4 +1,4 @@
-"""What a folder of `engine.simulate` has at the end of a run, and after damage."""
+"""What a folder of `simulate` has at the end of a run, and after damage."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What does not fit together is refused by `engine.simulate` in one line."""
+"""What does not fit together is refused by `simulate` in one line."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""`engine.simulate` is the engine's own rounds, and says what does not fit."""
+"""`simulate` is the engine's own rounds, and says what does not fit."""
 
 import functools
 

@@ -36,7 +36,7 @@ TABLES += ("clients_last.csv", "participation.csv", "standings.csv", "search.csv
 TOTALS = ("bytes_up_total", "bytes_down_total", "epsilon", "rounds")
 MARK = "simulator_only_"
 # What differs from d30995e, whose file is kept, and why.
-RENAMED = {  # columns of `engine.simulate`, which are those of a config's run now
+RENAMED = {  # columns of `simulate`, which are those of a config's run now
     "loss": "train_loss",
     "bytes_up": "bytes_up_total",
     "bytes_down": "bytes_down_total",

@@ -1,4 +1,4 @@
-"""What `engine.simulate` comes to, printed as json: for the net."""
+"""What `simulate` comes to, printed as json: for the net."""
 
 import hashlib
 import json

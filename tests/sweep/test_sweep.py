@@ -3,6 +3,7 @@
 import json
 import math
 import signal
+import sys
 
 import chex
 import pytest
@@ -128,7 +129,7 @@ def test_programs_that_are_done_are_kept(tmp_path, monkeypatch):
         compiled.append(one.group.config.sketch.compression)
         return run_program(one, *options)
 
-    monkeypatch.setattr("fl_sketch.sweep.sweep.run_program", counted)
+    monkeypatch.setattr(sys.modules[sweep.__module__], "run_program", counted)
     with pytest.raises(Stopped, match="round 3"):
         sweep(config, over, tmp_path, say=stop_at("program 2 of 2, round 3"))
     before = files.read_rows(tmp_path / "sweep.csv")
