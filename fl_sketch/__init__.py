@@ -12,7 +12,8 @@ A file imports only from packages that are listed before its own:
 - `engine` (a run: rounds as one program, their bytes and their privacy) and `workdir`
   (the files of a run);
 - `config` (the keys of a config);
-- `run` (one call or one config, in a folder), `sweep` (many configs), `network` (sites that keep their data)
+- `run` (one call or one config, in a folder), `sweep` (many configs), `network` (sites
+  that keep their data)
   and `audit` (audits of privacy claims, attacks on messages, Hessian spectra).
 """
 

@@ -34,8 +34,7 @@ from fl_sketch.models import params_io
 from fl_sketch.privacy.guarantee import Guarantee
 from fl_sketch.transforms.parts import Parts
 from fl_sketch.workdir import secrets
-from fl_sketch.workdir.config_file import everything
-from fl_sketch.workdir.identity import Identity, identity_of
+from fl_sketch.workdir.identity import Identity, everything
 
 DEALING = (  # keys of data by which examples are dealt
     "name", "part", "classes", "clients", "partition", "alpha", "per_client",
@@ -293,7 +292,7 @@ def of_splits(
     privacy.check(config)
     seen = inputs.seen_of(config.data, splits)
     model = _shapes(config, splits, build.loss_of(config, seen, numbers))
-    identity = identity_of(
+    identity = Identity(
         digests(splits),
         "" if mesh else engine.name_of(here),
         trained_on=seen_by_model(config),

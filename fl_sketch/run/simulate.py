@@ -49,7 +49,7 @@ from fl_sketch.run.bar import Bar
 from fl_sketch.run.continued import Continued
 from fl_sketch.run.folder import About, Folder
 from fl_sketch.workdir import odometer
-from fl_sketch.workdir.identity import identity_of
+from fl_sketch.workdir.identity import Identity
 
 DOOR = "simulate"  # in config.json, what made the folder
 GO_ON = "this call; continue without a workdir from state=run.state"
@@ -326,7 +326,7 @@ def _about(experiment: Experiment, params: Tree, key: Key | Roots, terms: Row) -
         if isinstance(one.tree, Mapping)
         for name, array in one.tree.items()
     }
-    identity = identity_of(
+    identity = Identity(
         digests | {"partition": params_io.digest(arrays)},
         engine.name_of(experiment.mesh),
         program=_program(experiment, algorithm, params, roots),

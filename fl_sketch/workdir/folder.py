@@ -21,12 +21,12 @@ import numpy as np
 
 from fl_sketch.core import files, platforms, untrusted_files
 from fl_sketch.core.mappings import for_json
-from fl_sketch.workdir import checkpoint, config_file, identity, odometer
+from fl_sketch.workdir import checkpoint, odometer
+from fl_sketch.workdir import identity as identities
 from fl_sketch.workdir import rows as tables
-from fl_sketch.workdir.config_file import CONFIG, IDENTITY
-from fl_sketch.workdir.identity import Identity
+from fl_sketch.workdir.identity import IDENTITY, Identity
 from fl_sketch.workdir.rows import SIMULATOR
-from fl_sketch.workdir.weights import SUMMARY
+from fl_sketch.workdir.weights import CONFIG, SUMMARY
 
 METRICS = "metrics.csv"
 KEY, KEY_BYTES = ".data_key", 32  # of digests of private data
@@ -77,7 +77,7 @@ class Workdir:
                 lock = open(self.folder / ".lock", "a", opener=files.unlinked)  # noqa: SIM115
                 fcntl.flock(stack.enter_context(lock), fcntl.LOCK_EX | fcntl.LOCK_NB)
                 begun = (self.folder / CONFIG).exists()
-                ours = config_file.contents(config, self._keyed(identity, begun))
+                ours = identities.contents(config, self._keyed(identity, begun))
                 if begun:
                     ours = self._resumed(ours, fixed_by, say)
                 else:
@@ -85,7 +85,7 @@ class Workdir:
                     files.write_text(
                         self.folder / CONFIG, json.dumps(ours, indent=2) + "\n"
                     )
-                self._digest = config_file.digest(ours)
+                self._digest = identities.digest(ours)
                 self._held = stack.pop_all()
         except BlockingIOError:
             msg = f"Expected a workdir that no process uses, got workdir={path} in use."
@@ -115,9 +115,7 @@ class Workdir:
         if len(key) != KEY_BYTES:
             msg = f"Expected {path} of the run in this folder, got another or none: "
             raise ValueError(msg + "use another workdir.")
-        data = {name: identity.keyed(one, key) for name, one in own.data.items()}
-        program = own.program and identity.keyed(own.program, key)
-        return own._replace(data=data, program=program)
+        return own.with_key(key)
 
     def _require_new(self) -> None:
         """Raises if a folder without a config.json has what a run left."""
@@ -135,8 +133,8 @@ class Workdir:
         A run that is refused has changed nothing.
         """
         path = self.folder / CONFIG
-        theirs = config_file.read(path)
-        there, here = config_file.keys_of(theirs), config_file.keys_of(ours)
+        theirs = identities.read(path)
+        there, here = identities.keys_of(theirs), identities.keys_of(ours)
         unlike = [key for key in {**there, **here} if there.get(key) != here.get(key)]
         longer = unlike == ["rounds"] and there["rounds"] < here["rounds"]
         if unlike and not longer:
@@ -146,10 +144,11 @@ class Workdir:
             )
             msg = f"Expected the config of the run in workdir={self.folder} ({old}), "
             raise ValueError(msg + f"got {new}: use another workdir.")
-        if name := config_file.changed(ours, theirs):
+        name, others = identities.unlike(ours, theirs)
+        if name:
             msg = f"Expected {name} as in the run in workdir={self.folder}, got another"
             raise ValueError(msg + ": use another workdir.")
-        if others := config_file.upgraded(ours, theirs):
+        if others:
             if self._private:
                 msg = (
                     f"Expected versions and devices of the private run in {path}, got "

@@ -11,7 +11,7 @@ from fl_sketch.models import params_io
 from fl_sketch.run import secret_roots
 from fl_sketch.workdir import (
     checkpoint,
-    config_file,
+    identity,
     odometer,
     secrets,
     weights,
@@ -49,7 +49,7 @@ def newest(folder):
     with np.load(path) as arrays:
         kept = {name: arrays[name].tobytes() for name in arrays.files}
     kept.pop(
-        checkpoint.EXTRA + config_file.IDENTITY
+        checkpoint.EXTRA + identity.IDENTITY
     )  # private data have digests by a key of the folder
     return path.name, kept
 

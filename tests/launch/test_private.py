@@ -8,8 +8,8 @@ import time
 import pytest
 
 from fl_sketch.workdir import odometer, secrets
-from fl_sketch.workdir.config_file import CONFIG
 from fl_sketch.workdir.folder import KEY, summary_in
+from fl_sketch.workdir.weights import CONFIG
 from tests.launch.test_release import refused
 from tests.launch.test_train import saved, wait_for_rounds
 from tests.launching import Started, launch_anew, launch_python

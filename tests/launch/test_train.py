@@ -10,7 +10,7 @@ import pytest
 
 from fl_sketch import engine
 from fl_sketch.core.keys import cohort_key
-from fl_sketch.workdir import checkpoint, config_file
+from fl_sketch.workdir import checkpoint, identity
 from fl_sketch.workdir.folder import TIMES
 from tests.launching import launch
 
@@ -85,7 +85,7 @@ def saved(folder):
     kept = [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
     with np.load(path) as arrays:
         whole = {name: arrays[name].tobytes() for name in arrays.files}
-    whole.pop(checkpoint.EXTRA + config_file.IDENTITY)
+    whole.pop(checkpoint.EXTRA + identity.IDENTITY)
     return kept, path.name, whole
 
 

@@ -90,7 +90,10 @@ def test_a_run_that_diverges_stops_and_names_the_round():
         ({"server__schedule": "cosin"}, "cosine"),
         ({"cohort__size": 21}, "size"),
         ({"cohort__sampling": "some"}, "sampling"),
-        ({"cohort__weighting": "examples", "algorithm": "ef21"}, "mean over all clients"),
+        (
+            {"cohort__weighting": "examples", "algorithm": "ef21"},
+            "mean over all clients",
+        ),
         ({"cohort__dropout": 1.0}, "dropout"),
         ({"data__clients": 2000}, "2000"),
         ({"data__partition": "label_shards", "data__per_client": 99}, "1437"),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fl_sketch.run import curves
-from fl_sketch.workdir import config_file, odometer, rows, weights
+from fl_sketch.workdir import identity, odometer, rows, weights
 from fl_sketch.workdir.folder import KEY, Workdir, summary_in
 from fl_sketch.workdir.identity import Identity
 from tests.run.configs import read_json, refused, table_in
@@ -215,7 +215,7 @@ def test_a_checkpoint_is_known_by_the_config_of_any_number_of_rounds(tmp_path):
         for other in (found["c"], {}):
             with refused(tmp_path):
                 folder.require_own(tmp_path, other)
-    assert config_file.keys_of(config_file.read(tmp_path / "c/config.json"))["seed"]
+    assert identity.keys_of(identity.read(tmp_path / "c/config.json"))["seed"]
 
 
 def test_a_folder_in_use_is_refused(tmp_path):
