@@ -238,4 +238,4 @@ def test_no_client_of_any_method_adds_more_than_c(name):
     facts = report.simulator_only.diagnostics
     assert not facts["mechanism_too_long"].any()
     assert facts["mechanism_rejected"].any()
-    chex.assert_tree_all_finite(state.server.params)
+    chex.assert_tree_all_finite((state.server, state.clients))
