@@ -332,16 +332,6 @@ def test_trees_keep_their_structure_and_types(name, types):
         assert delivery.estimate == delivery.own == like
 
 
-@every_channel
-def test_one_number_arrives_as_it_is_without_jit_as_well(name):
-    x = 1.0 if "sign" in name else 1.75
-    given, memory, own, known = arguments(name, {"x": jnp.float32(-x)})
-    delivery = single_client(CHANNELS[name].make(1), given, own, memory, known).delivery
-    if "message" not in name:
-        assert float(delivery.estimate["x"]) == pytest.approx(-x, rel=1e-6)
-        assert float(delivery.own["x"]) == pytest.approx(-x, rel=1e-6)
-
-
 # What is one channel's own.
 
 

@@ -232,6 +232,7 @@ def test_no_client_of_any_method_adds_more_than_c(name):
     state, report = with_cohort(
         CATALOGUE[name]._replace(mechanism=guard),
         cohort_of(range(len(data))),
+        clients=len(data),
         data=data,
         rounds=2,
     )
