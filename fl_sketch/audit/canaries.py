@@ -24,7 +24,6 @@ from fl_sketch.core.protocols import (
     Channel,
     Delivery,
     Local,
-    Mechanism,
     Work,
 )
 from fl_sketch.engine.cohort import Sampler
@@ -82,37 +81,30 @@ def few(plan: Plan) -> Plan:
     )
 
 
-def push(near: Neighbours, unit, present, limit: float | jax.Array) -> jax.Array:
-    """Returns the push of a client in a round of even number, float32 [NUMBERS]."""
-    axes = jnp.eye(NUMBERS)
-    canary = LOUD * jnp.where(present > 0, 1.0, near.absent) * axes[0]
-    others = OTHERS * near.sign * axes[near.axis]
-    return limit * jnp.where(unit == CANARY, canary, others)
+def pushing(
+    near: Neighbours,
+    *,
+    rounds: int,
+    exchanges: int = 1,
+    limit: float | jax.Array,
+) -> Algorithm:
+    """Returns an algorithm whose clients push in every exchange of a round.
 
-
-def shouting(near: Neighbours, *, exchanges: int, limit: float | jax.Array) -> Local:
-    """Returns local work whose update is the client's push in every exchange.
-
-    Its batches are pairs of the client's number and whether the canary is present. The
-    update is [exchanges, numbers].
+    Its batches are pairs of the client's number and whether the canary is present. An
+    update is [exchanges, numbers], and is sent row by row. The estimate has a row for
+    each round, all zeros except the present one, so that a server that adds up
+    estimates keeps them apart.
     """
+    axes = jnp.eye(NUMBERS)
 
     def run(server, state, batches, keys):
         del keys
         client, present = batches
-        pushed = push(near, client, present, limit)
-        signs = _turn(server.round + jnp.arange(exchanges))
-        return Work(signs[:, None] * pushed, state, {})
-
-    return Local(run)
-
-
-def recorded(exchanges: int, rounds: int) -> Channel:
-    """Returns a channel that sends an update row by row, and keeps every mean.
-
-    The estimate has a row for each round, all zeros except the present one, so that a
-    server that adds up estimates keeps them apart.
-    """
+        canary = LOUD * jnp.where(present > 0, 1.0, near.absent) * axes[0]
+        others = OTHERS * near.sign * axes[near.axis]
+        push = limit * jnp.where(client == CANARY, canary, others)
+        turns = 1.0 - 2.0 * ((server.round + jnp.arange(exchanges)) % 2)
+        return Work(turns[:, None] * push, state, {})
 
     def talk(update, memory, keys, round):
         del keys
@@ -123,12 +115,11 @@ def recorded(exchanges: int, rounds: int) -> Channel:
         estimate = jnp.zeros((rounds, *rows.shape)).at[round.number].set(rows)
         return Delivery(estimate, ()), memory
 
-    return Channel(talk)
+    return Algorithm(Local(run), Channel(talk), optax.sgd(1.0))
 
 
 def observer(
-    local: Local,
-    mechanism: Mechanism,
+    algorithm: Algorithm,
     sampler: Sampler,
     *,
     away: bool,
@@ -136,9 +127,12 @@ def observer(
     rounds: int,
     exchanges: int = 1,
 ) -> Observe:
-    """Returns what an attacker sees of a run of the engine."""
-    channel = recorded(exchanges, rounds)
-    algorithm = Algorithm(local, channel, optax.sgd(1.0), mechanism)
+    """Returns what an attacker sees of a run of the engine, of `pushing` clients.
+
+    A run's releases are float32 [rounds, numbers]. An adaptive threshold is recorded as
+    its steps, and messages are divided by it, so that both have the same distribution
+    in every round.
+    """
     mesh = engine.mesh_over(jax.devices()[:1])
     one_round = engine.make_round(
         algorithm,
@@ -158,28 +152,14 @@ def observer(
         state, reports = engine.run_rounds(
             one_round, cohorts, state, key, present, rounds, most=rounds
         )
-        return _releases(state.server, reports.released, rounds)
+        means = -state.server.params.reshape(rounds, -1)
+        others = dict(reports.released)
+        threshold = others.pop("threshold", None)
+        numbers = [jnp.reshape(value, (rounds, -1)) for value in others.values()]
+        if threshold is not None:
+            following = jnp.append(threshold[1:], state.server.guard)
+            numbers.append(jnp.log(following / threshold)[:, None])
+            means = means / threshold[:, None]
+        return jnp.concatenate([means, *numbers], axis=1)
 
     return observe
-
-
-def _releases(server, released: dict[str, jax.Array], rounds: int) -> jax.Array:
-    """Returns all that was released, float32 [rounds, numbers].
-
-    An adaptive threshold is recorded as its steps, and messages are divided by it, so
-    that both have the same distribution in every round.
-    """
-    means = -server.params.reshape(rounds, -1)
-    others = dict(released)
-    threshold = others.pop("threshold", None)
-    numbers = [jnp.reshape(value, (rounds, -1)) for value in others.values()]
-    if threshold is not None:
-        following = jnp.append(threshold[1:], server.guard)
-        numbers.append(jnp.log(following / threshold)[:, None])
-        means = means / threshold[:, None]
-    return jnp.concatenate([means, *numbers], axis=1)
-
-
-def _turn(number) -> jax.Array:
-    """Returns 1.0 for an even `number` and -1.0 for an odd one, array or not."""
-    return 1.0 - 2.0 * (jnp.asarray(number) % 2)

@@ -78,15 +78,6 @@ def play(
         if next(remaining, None) is not None:
             raise _changed_exchanges(channel) from None
         result = end.value
-    except (TypeError, DeprecationWarning) as error:
-        traced = isinstance(error, jax.errors.ConcretizationTypeError)
-        if not traced and "generator" not in str(error):  # of a yield within a trace
-            raise
-        msg = (
-            f"Expected {name} to yield from plain Python, and the same messages "
-            f"whatever it receives, got {str(error).partition(chr(10))[0]}"
-        )
-        raise TypeError(msg) from error
     match result:
         case (Delivery() as delivery, Memory() as memory):
             return turn._replace(delivery=delivery, memory=memory)
@@ -180,7 +171,7 @@ def step(algorithm: Algorithm, server: Server, sent: Any, keys: Keys) -> Server:
 
 
 def name_of(channel: Channel) -> str:
-    """Returns the name of the function that made `channel`, for messages of errors."""
+    """Returns the name of the function that made `channel`, for errors."""
     names = channel.talk.__qualname__.split(".")
     return names[0] if names[-1] == "talk" else names[-1]
 

@@ -36,7 +36,6 @@ class Purpose(enum.IntEnum):
     INITIAL = 0x1217  # the first weights; no round has this number, see `for_purpose`
     REST = 0x4E57  # hashes of HEAPRIX's second sketch
     ATTACK = 0xA77A  # an attacker's own starts
-    AUDIT = 0xA0D1  # an auditor's own coins
     COIN = 0xC014  # MARINA's
     FILLING = 0xF111  # random coordinates of HEAVYMIX
     AGAIN = 0xA6A1  # noise of a round that is played again, with other answers

@@ -5,7 +5,7 @@ import functools
 
 import pytest
 
-from fl_sketch.audit import canaries, config_audit, game
+from fl_sketch.audit import canaries, config_audit
 from fl_sketch.config import privacy as protection
 from fl_sketch.privacy import accounting
 from fl_sketch.privacy.lattice import Integers
@@ -14,7 +14,7 @@ from tests.run.configs import config_with
 
 pytestmark = pytest.mark.slow
 
-FEW = config_audit.Audit(trials=2**15, rounds=2, canaries=80)
+FEW = config_audit.Audit(trials=2**15, rounds=2)
 POISSON = {
     "data__clients": 400,
     "cohort__sampling": "poisson",
@@ -49,9 +49,6 @@ CONFIGS = {
     "two exchanges": POISSON
     | {"algorithm": "fedsketch", "sketch__query": "heaprix", "sketch__rows": 5},
 }
-
-
-INTEGERS = ("integers of clients", "integers of the server")
 
 # What is known of fixed samples is a bound by moments, which is not tight.
 LEAST = {
@@ -99,50 +96,6 @@ def test_an_exchange_that_was_not_counted_is_exposed():
     ).broken
 
 
-PLAYED = game.Found("game", 1.0, 1e-3, 0.9, 0.95, 8 * game.BLOCK, 9.0, 0.1)
-
-
-@pytest.fixture
-def known(monkeypatch):
-    """No game is played here."""
-    monkeypatch.setattr(config_audit, "play", lambda setup, few: PLAYED)
-
-
-@pytest.mark.usefixtures("known")
-def test_both_audits_of_a_config_are_made():
-    first, run = config_audit.run(config_with(**POISSON), FEW)
-    assert first == PLAYED
-    assert 0 <= run.found_epsilon <= run.claimed_epsilon
-    assert "5 rounds, 80 of 480 clients are canaries" in run.what
-    assert run.trials == 80 and "of 16 guesses right" in run.what
-    plan = accounting.Plan(5, 120, 480)
-    assert run.claimed_epsilon == pytest.approx(
-        accounting.epsilon(plan, 1.5, delta=1e-3), abs=1e-3
-    )
-
-
-REPLACED_RUN = (
-    POISSON | EVERYONE | REPLACED | {"algorithm": "fedopt", "compute__devices": 1}
-)
-
-
-def test_canaries_that_push_up_or_down_find_half_a_promise_out(monkeypatch):
-    monkeypatch.setattr(
-        protection, "guarded", lambda c, b, z, *rest: GUARDED(c, b, z / 50, *rest)
-    )
-    config = config_with(**REPLACED_RUN | {"privacy__noise_multiplier": 40.0})
-    assert config_audit.with_canaries(
-        prepare(config), FEW._replace(canaries=120)
-    ).broken
-
-
-@pytest.mark.usefixtures("known")
-def test_a_run_without_a_place_for_canaries_is_left_out():
-    first, line = config_audit.run(config_with(**POISSON | FETCHSGD), FEW)
-    assert first == PLAYED
-    assert "left out" in line and "algorithm=fetchsgd" in line
-
-
 EXAMPLES = {
     "algorithm": "private_sketching",
     "privacy__unit": "example",
@@ -158,12 +111,7 @@ EXAMPLES = {
 )
 def test_what_claims_nothing_of_clients_is_refused(changes, words):
     with pytest.raises(ValueError, match=words):
-        list(config_audit.run(config_with(**changes), FEW))
-
-
-def test_audits_that_cannot_be_made_are_refused():
-    with pytest.raises(ValueError, match="canaries=5"):
-        config_audit.check(FEW._replace(canaries=5))
+        config_audit.run(config_with(**changes), FEW)
 
 
 @pytest.mark.parametrize(
@@ -181,9 +129,6 @@ def test_few_units_have_the_rate_of_many(sampling, sample, population, few):
     plan = accounting.Plan(1, sample, population, sampling)
     found = canaries.few(plan)
     assert (found.sample, found.population) == pytest.approx(few)
-
-
-def test_noise_in_shares_is_that_of_several():
-    sums = Integers(16, 100, smallest=100)
-    found = canaries.few(accounting.Plan(1, 100, 400, "fixed", integers=sums))
-    assert (found.sample, found.population) == (2, 8)
+    shared = plan._replace(integers=Integers(16, 100, smallest=100))
+    if sampling == "fixed":  # noise in shares is that of two clients at least
+        assert canaries.few(shared).sample == max(2, few[0])

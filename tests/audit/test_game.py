@@ -9,7 +9,6 @@ from fl_sketch import engine
 from fl_sketch.audit import canaries, game
 from fl_sketch.core import chacha
 from fl_sketch.core.protocols import Encoded, Release, Roots
-from fl_sketch.engine import cohort
 from fl_sketch.privacy import accounting, clipping, mechanism
 
 CLIENTS, C, Z, DELTA = 4, 2.0, 1.0, 1e-3
@@ -73,25 +72,15 @@ def test_small_faults_are_exposed_and_no_correct_mechanism(name):
     assert wrong.delta >= 1e-5
 
 
-def test_no_claim_of_exact_gaussians_is_broken():
-    """Whose claims are as tight as can be."""
-    plan = plan_of(2)
-    for seed in range(5):
-        key = KEY._replace(public=jax.random.key(seed))
-        result = played(draws(plan), plan, trials=2**15, key=key)
-        assert 0.8 < result.found_epsilon / result.claimed_epsilon <= 1
-
-
 def seen(guard, sampling="everyone", *, rounds=1, exchanges=1, rate=1.0):
     near = canaries.neighbours(sampling, "add_remove")
+    sizes = {"rounds": rounds, "exchanges": exchanges}
     return canaries.observer(
-        canaries.shouting(near, exchanges=exchanges, limit=C),
-        guard,
+        canaries.pushing(near, limit=C, **sizes)._replace(mechanism=guard),
         SAMPLERS[sampling](rate),
         away=near.away,
         population=CLIENTS,
-        rounds=rounds,
-        exchanges=exchanges,
+        **sizes,
     )
 
 
@@ -101,19 +90,12 @@ def central(noise_multiplier=Z, bound=CLIP, denominator=CLIENTS):
     )
 
 
-HONEST = {
-    "everyone": ("everyone", 1.0, Z, 0.85),
-    "poisson": ("poisson", 0.25, 1.712, 0.7),
-}
-
-
-@pytest.mark.parametrize("name", HONEST)
-def test_a_true_claim_is_not_exceeded_and_nearly_reached(name):
+def test_a_true_claim_is_not_exceeded_and_nearly_reached():
     """Other samplings, relations and mechanisms are played of configs."""
-    sampling, rate, z, part = HONEST[name]
-    observe = seen(central(z, denominator=1), sampling, rate=rate, rounds=2)
-    result = played(observe, plan_of(2, rate, sampling), z, trials=TRIALS // 2)
-    assert part * result.claimed_epsilon < result.found_epsilon
+    rate, z = 0.25, 1.712
+    observe = seen(central(z, denominator=1), "poisson", rate=rate, rounds=2)
+    result = played(observe, plan_of(2, rate, "poisson"), z, trials=TRIALS // 2)
+    assert 0.7 * result.claimed_epsilon < result.found_epsilon
     assert not result.broken
 
 
@@ -177,7 +159,6 @@ BUGS = {
         1,
         1,
     ),
-    "half the noise": (central(Z / 2), 1, 1),
     "one draw for all rounds": (one_draw_for_all_rounds(), 2, 1),
     "one draw for all exchanges": (one_draw_for_all_exchanges(), 1, 2),
     "a count without noise": (count_noise_forgotten(), 1, 1),
@@ -190,18 +171,6 @@ def test_a_mistake_is_exposed(name):
     wrong, rounds, exchanges = BUGS[name]
     plan = plan_of(rounds, releases=exchanges)
     assert played(seen(wrong, rounds=rounds, exchanges=exchanges), plan).broken
-
-
-@pytest.mark.slow
-def test_a_cohort_that_stays_is_exposed(monkeypatch):
-    """In the engine, of which everything else is right."""
-    plan = plan_of(3, 0.25, "poisson")
-    guard, of_round = central(denominator=1), cohort.cohort_key
-    observe = seen(guard, "poisson", rate=0.25, rounds=3)
-    assert not played(observe, plan).broken
-    monkeypatch.setattr(cohort, "cohort_key", lambda key, number: of_round(key, 0))
-    wrong = played(seen(guard, "poisson", rate=0.25, rounds=3), plan)
-    assert wrong.found_epsilon > 1.2 * wrong.claimed_epsilon
 
 
 def test_the_chances_are_those_of_clopper_and_pearson():

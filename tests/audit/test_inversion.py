@@ -45,29 +45,27 @@ def clipped(threshold, z):
     )
 
 
-def client(op, steps, z, labels, keys):
-    """Returns (the algorithm of a client, images -> its message)."""
+def client(op, labels, keys, guard=None):
+    """Returns (the algorithm of a client, images -> its message after one step)."""
     algorithm = algorithms.safl(loss, sketch=op, client_rate=1.0, server=optax.sgd(1.0))
-    guard = None if z is None else clipped(0.1, z)
+    algorithm = algorithm._replace(mechanism=guard)
 
     def batches(images):
-        return jax.tree.map(
-            lambda leaf: jnp.broadcast_to(leaf, (steps, *leaf.shape)), (images, labels)
-        )
+        return images[None], labels[None]
 
-    algorithm = algorithm._replace(mechanism=guard)
     return algorithm, inversion.client_view(algorithm, SERVER, keys, batches)
 
 
 @functools.cache
-def attacker(op, steps, z, iterations, optimizer):
+def attacker(op, iterations, optimizer):
     """Returns `(messages, keys) -> Found` of three clients.
 
     Keys are arguments, so that all attackers have the same program.
     """
 
-    def on_client(message, labels, start, keys):
-        _, view = client(op, steps, z, labels, keys)
+    def on_client(row, keys):
+        message, labels, start = row
+        _, view = client(op, labels, keys)
         return inversion.invert(
             view, message, start, steps=iterations, optimizer=optimizer, rate=0.1
         )
@@ -78,33 +76,25 @@ def attacker(op, steps, z, iterations, optimizer):
             keys_of
         )
         rows = messages, LABELS, starts
-        return jax.lax.map(lambda row: on_client(*row, keys), rows)
+        return jax.lax.map(lambda row: on_client(row, keys), rows)
 
     return jax.jit(on_all)
 
 
-def attack(op, *, keys=KEYS, steps=1, noise=(None,), iterations=150, optimizer="lbfgs"):
-    """Returns the PSNR of three images of three clients, for one level after another.
+def attack(op, *, keys=KEYS, iterations=150, optimizer="lbfgs"):
+    """Returns the PSNR of three images of three clients."""
 
-    What is seen depends on the level of noise, the attacker's program does not.
-    """
-    psnr = []
-    for z in noise:
+    def message(image, labels):
+        return client(op, labels, KEYS)[1](image)
 
-        def message(image, labels, z=z):
-            algorithm, view = client(op, steps, z, labels, KEYS)
-            return inversion.released(algorithm, view(image), KEYS)
-
-        seen = jax.jit(jax.vmap(message))(IMAGES, LABELS)
-        found = attacker(op, steps, noise[0], iterations, optimizer)(seen, keys)
-        assert found.curve.shape == (3, iterations)
-        for true, guess in zip(IMAGES, np.asarray(found.inputs), strict=True):
-            psnr.append(float(inversion.psnr(true[0], guess[0])))
-    return psnr
+    seen = jax.jit(jax.vmap(message))(IMAGES, LABELS)
+    found = attacker(op, iterations, optimizer)(seen, keys)
+    assert found.curve.shape == (3, iterations)
+    pairs = zip(IMAGES, np.asarray(found.inputs), strict=True)
+    return [float(inversion.psnr(true[0], guess[0])) for true, guess in pairs]
 
 
 def test_who_knows_the_hashes_finds_images_and_who_does_not_finds_nothing():
-    assert min(attack(PLAIN)) > 40
     assert min(attack(SKETCH)) > 30
     assert max(attack(SKETCH, keys=OTHER_KEYS)) < 15
 
@@ -118,12 +108,6 @@ def test_no_operator_hides_anything(name, size):
 def test_adam_and_plain_descent_get_somewhere_too():
     assert np.median(attack(PLAIN, optimizer="adam", iterations=800)) > 18
     assert np.isfinite(attack(PLAIN, optimizer="gd", iterations=20)).all()
-
-
-def test_noise_hides_what_sketches_do_not():
-    psnr = attack(SKETCH, noise=(0.0, 0.01, 10.0))
-    none, little, much = np.median(np.reshape(psnr, (3, 3)), axis=1)
-    assert none > 30 and none > little > much and much < 12
 
 
 def exact(guard):

@@ -106,9 +106,11 @@ def test_with_more_noise_it_shrinks_to_the_guess_and_never_below():
         def attacked(row):
             image, labels, number = row
             keys = KEYS._replace(server=jax.random.fold_in(KEYS.server, number))
-            algorithm, noisy = small.client(small.SKETCH, 1, 1.0, labels, KEYS)
+            guard = small.clipped(0.1, 1.0)
+            algorithm, noisy = small.client(small.SKETCH, labels, KEYS, guard)
             released = inversion.released(algorithm, noisy(image), keys)
-            _, view = small.client(small.SKETCH, 1, 0.0, labels, KEYS)
+            still = small.clipped(0.1, 0.0)
+            _, view = small.client(small.SKETCH, labels, KEYS, still)
             message = view(image)
             seen = message + z * (released - message)
             deviations = jnp.full(500, z * 0.1)

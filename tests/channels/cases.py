@@ -17,27 +17,16 @@ D = 32  # a power of two: places have no bit to spare
 
 
 class CompressorRow(NamedTuple):
-    """One compressor.
+    """One compressor."""
 
-    Attributes:
-      make: the public function that makes it.
-      arguments: its arguments for a vector of length d.
-      bits: on the wire, for D numbers.
-      error: E|x_hat - x|^2 of a vector x, exactly; None: there is no formula.
-      promised: what that is at most.
-      options: more arguments.
-      nothing: what a zero becomes.
-      lot: whether it may leave any number out.
-    """
-
-    make: Callable[..., Compressor]
-    arguments: Callable[[int], tuple]
-    bits: int
-    error: Callable[[np.ndarray], float] | None
-    promised: Callable[[np.ndarray], float]
-    options: dict[str, Any] = {}
-    nothing: float = 0.0
-    lot: bool = False
+    make: Callable[..., Compressor]  # the public function that makes it
+    arguments: Callable[[int], tuple]  # its arguments for a vector of length d
+    bits: int  # on the wire, for D numbers
+    error: Callable[[np.ndarray], float] | None  # E|x_hat - x|^2; None: no formula
+    promised: Callable[[np.ndarray], float]  # what that is at most
+    options: dict[str, Any] = {}  # more arguments
+    nothing: float = 0.0  # what a zero becomes
+    lot: bool = False  # whether it may leave any number out
 
     def at(self, d: int) -> Compressor:
         """Returns it for vectors of length d."""
@@ -145,34 +134,20 @@ ALL = Claim.ADDITIVE | Claim.MEAN | Claim.UNBIASED
 
 
 class ChannelRow(NamedTuple):
-    """One channel.
+    """One channel."""
 
-    Attributes:
-      make: the function of d that makes it for updates of d numbers.
-      claims: what it promises.
-      bits: all lengths that a client's messages of a round may have, for D numbers.
-      messages: how many messages a client sends in a round.
-      told: bits of what the server says between them.
-      compressor: the row of what makes its message, if that is not floats.
-      given: `(update, client's memory) -> ` what the compressor was given.
-      pairs: whether it asks for the update with its change since the one before.
-      keeps: what a client remembers: "errors" it made, or "estimates" of its updates.
-      chosen: whether what a message stands for depends on those of the others, as the
-        server asks for a part of it.
-      empty: whether a tree may have leaves without numbers.
-    """
-
-    make: Callable[[int], Channel]
+    make: Callable[[int], Channel]  # for updates of d numbers
     claims: Claim
-    bits: tuple[int, ...]
-    messages: int = 1
-    told: int = 0
-    compressor: str = ""
+    bits: tuple[int, ...]  # all that a client's messages of a round may have, for D
+    messages: int = 1  # that a client sends in a round
+    told: int = 0  # bits of what the server says between them
+    compressor: str = ""  # the row of what makes its message, if that is not floats
+    # `(update, client's memory) -> ` what the compressor was given.
     given: Callable[[Any, Any], Any] = lambda update, memory: update
-    pairs: bool = False
-    keeps: str = ""
-    chosen: bool = False
-    empty: bool = True
+    pairs: bool = False  # whether it asks for the update with its change
+    keeps: str = ""  # of a client: "errors" it made, or "estimates" of its updates
+    chosen: bool = False  # whether the server asks for a part of the messages
+    empty: bool = True  # whether a tree may have leaves without numbers
 
     def asked(self, update, before):
         """Returns what the channel asks for, of an update and the one before."""

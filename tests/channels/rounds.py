@@ -40,35 +40,21 @@ def single_client(channel, update, keys, memory=Memory(), round=Round()):  # noq
 
 
 class Heard(NamedTuple):
-    """What came of a round; every leaf has a leading axis of clients.
+    """What came of a round; every leaf has a leading axis of clients."""
 
-    Attributes:
-      messages: what each client sent in each exchange, made by all at once.
-      again: the same, made by one after the other, as is all that follows.
-      delivery: what came of it, as each client works it out.
-      memory: what each client then remembers, and what it thinks the server does.
-      bits: of its messages.
-      replies: of the server.
-      code: the arrays of the compressor's message, where one made it.
-      received: what these stand for.
-      means: of the messages that were counted, by exchange.
-      added: the same where the sum is made before the messages, if they are linear.
-    """
-
-    messages: tuple
-    again: tuple
-    delivery: Delivery
-    memory: Memory
-    bits: Any
-    replies: tuple
-    code: tuple = ()
-    received: Any = ()
-    means: tuple = ()
-    added: tuple = ()
+    messages: tuple  # what each client sent in each exchange
+    delivery: Delivery  # what came of it, as each client works it out
+    memory: Memory  # of each client, and of the server as the client works it out
+    bits: Any  # of its messages
+    replies: tuple  # of the server
+    code: tuple = ()  # the arrays of the compressor's message, where one made it
+    received: Any = ()  # what these stand for
+    means: tuple = ()  # of the messages that were counted, by exchange
+    added: tuple = ()  # the same where the sum is made before linear messages
 
 
 class Counts(NamedTuple):
-    """By whom a sum is made, and what the mean divides it by."""
+    """Who is in a sum, and what the mean divides it by."""
 
     weights: np.ndarray  # shape=(CLIENTS,); 0: absent
     denominator: float
@@ -177,11 +163,7 @@ def program(name):
 
             turn = player.ended(talk, player.play(talk, here, means, receive=note))
             bits = number_of(turn.bits_up)
-            again = [
-                player.next_message(talk, here, means[:n]) for n in range(len(means))
-            ]
-            again = tuple(map(player.message, again))
-            found = Heard((), again, turn.delivery, turn.memory, bits, tuple(replies))
+            found = Heard((), turn.delivery, turn.memory, bits, tuple(replies))
             if not row.compressor:
                 return found
             compressor = COMPRESSORS[row.compressor].at(D)
@@ -216,16 +198,10 @@ def program(name):
 
 
 def play(name, updates, memory, *, number, counts, before=None, bound=np.inf):
-    """Returns what came of a round, in numpy.
+    """Returns what came of a round of a channel, in numpy.
 
-    Args:
-      name: of the channel.
-      updates: of all clients.
-      memory: of the clients, along a leading axis, and of the server.
-      number: of the round.
-      counts: who takes part.
-      before: the updates of the round before; None: zeros.
-      bound: the largest norm of a message that is counted as it is.
+    Updates and memories of clients have a leading axis. `before` are the updates of the
+    round before (None: zeros), `bound` the largest norm that is counted as it is.
     """
     if before is None:
         before = jax.tree.map(np.zeros_like, updates)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_sketch import channels, sketch
+from fl_sketch import channels
 from fl_sketch.channels import player
 from fl_sketch.core import wire
 from fl_sketch.core.protocols import Channel, Keys, Memory, Round, ServerReply
@@ -173,12 +173,6 @@ def test_all_work_out_the_same_estimate_from_what_they_hear(name):
 
 
 @every_channel
-def test_messages_made_at_once_are_those_made_one_by_one(name):
-    for past in history(name):
-        assert near(flat(past.heard.messages), flat(past.heard.again))
-
-
-@every_channel
 def test_the_map_of_the_sum_is_the_sum_of_the_messages_where_they_are_linear(name):
     for past in history(name):
         assert near(flat(past.heard.means), flat(past.heard.added))
@@ -235,13 +229,6 @@ def test_a_round_has_as_many_messages_and_answers_as_it_is_said_to(name):
 
 
 # What is remembered.
-
-
-@every_channel
-def test_what_a_client_remembers_has_its_law(name):
-    """One of those below: a row says which."""
-    assert CHANNELS[name].keeps in ("", "errors", "estimates")
-    assert bool(jax.tree.leaves(start(name).client)) == bool(CHANNELS[name].keeps)
 
 
 @rows(lambda row: row.keeps == "errors")
@@ -345,16 +332,6 @@ def test_trees_keep_their_structure_and_types(name, types):
         assert delivery.estimate == delivery.own == like
 
 
-@every_channel
-def test_one_number_arrives_as_it_is_without_jit_as_well(name):
-    x = 1.0 if "sign" in name else 1.75
-    given, memory, own, known = arguments(name, {"x": jnp.float32(-x)})
-    delivery = single_client(CHANNELS[name].make(1), given, own, memory, known).delivery
-    if "message" not in name:
-        assert float(delivery.estimate["x"]) == pytest.approx(-x, rel=1e-6)
-        assert float(delivery.own["x"]) == pytest.approx(-x, rel=1e-6)
-
-
 # What is one channel's own.
 
 
@@ -364,22 +341,6 @@ def test_a_long_update_of_16_bits_is_shortened_and_not_lost(kind):
     clipped = channels.clipped(channels.exact(), 6.0)
     own = single_client(clipped, jnp.asarray(update), keys(0)).delivery.own
     assert np.linalg.norm(np.asarray(own, np.float64)) == pytest.approx(6, rel=0.01)
-
-
-@pytest.mark.parametrize("make", [channels.heavy_values, channels.heaprix])
-def test_filled_from_the_top_the_server_asks_for_the_largest_estimates(make):
-    op, update = sketch.count_sketch(12, rows=3), jnp.asarray(some(1)["w"][0].ravel())
-    own, replies = keys(0)._replace(own=keys(0).own[0]), []
-    here, channel = (update, Memory(), own, Round()), make(op, 5, fill="top")
-
-    def noted(reply: ServerReply):
-        replies.append(reply.value)
-        return reply.value
-
-    player.play(channel, here, player.messages(channel, here), receive=noted)
-    estimates = op.estimate(own.shared, op.apply(own.shared, update), update.size)
-    largest = np.argsort(-np.abs(estimates))[:5]
-    np.testing.assert_array_equal(np.sort(replies[0]), np.sort(largest))
 
 
 def test_what_marina_sends_first_is_whole_whatever_the_coin():

@@ -232,10 +232,11 @@ def test_no_client_of_any_method_adds_more_than_c(name):
     state, report = with_cohort(
         CATALOGUE[name]._replace(mechanism=guard),
         cohort_of(range(len(data))),
+        clients=len(data),
         data=data,
         rounds=2,
     )
     facts = report.simulator_only.diagnostics
     assert not facts["mechanism_too_long"].any()
     assert facts["mechanism_rejected"].any()
-    chex.assert_tree_all_finite(state.server.params)
+    chex.assert_tree_all_finite((state.server, state.clients))

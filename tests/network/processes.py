@@ -40,22 +40,20 @@ def start(kit):
         )
 
 
-def processes(kit, kind=""):
-    """Returns the processes with a kit in their command, and a word that ends so."""
+def processes(kit):
+    """Returns the processes with a kit in their command."""
     found = []
     for place in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (place / "cmdline").read_text().split("\0")
-            if any(str(kit) in one for one in words) and any(
-                one.endswith(kind) for one in words
-            ):
+            if any(str(kit) in one for one in words):
                 found.append(int(place.name))
     return found
 
 
-def kill(kit, kind=""):
+def kill(kit):
     """Kills the processes of a kit, those that start them first, and waits."""
-    while left := processes(kit, kind):
+    while left := processes(kit):
         for one in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(one, signal.SIGKILL)

@@ -121,17 +121,6 @@ def test_the_same_question_gets_the_same_answer_at_no_cost(tmp_path, programs):
     assert one.counted == 3
 
 
-def test_noise_is_never_the_same_in_two_releases(tmp_path, programs):
-    """Not even of sites whose folders are copies of each other."""
-    seen = set()
-    for copy in range(3):
-        one = Owned(tmp_path / str(copy), programs["own"])
-        for value in (0.0, 1e-6):
-            one.model(value=value)
-        seen |= {*one.site._open.answers.values()}
-    assert len(seen) == 6
-
-
 @pytest.mark.parametrize("form", ["own", "central"])
 def test_a_question_has_one_sum(form, tmp_path, programs):
     """Two sums of the same messages over other sites would show their difference."""
@@ -172,18 +161,6 @@ def test_a_question_over_other_sites_is_refused(tmp_path, programs):
         assert one.ask(Kind.ROSTER, payload=payload).kind == Kind.MESSAGE
         answer = one.ask(Kind.REVEAL)
     assert answer.kind == Kind.REFUSED and "other" in answer.notes["reason"]
-
-
-def test_a_site_stops_at_its_limit_and_says_so(tmp_path, programs):
-    epsilon = GUARANTEE.epsilon(5)
-    one = Owned(tmp_path, programs["own"], epsilon_in_a_run=epsilon)
-    kinds = [one.model(0, value).kind for value in (0.0, 1.0, 2.0)]
-    kinds += [one.model(n).kind for n in range(1, 5)]
-    assert kinds == [Kind.KEYS] * 5 + [Kind.REFUSED] * 2
-    assert "own limits" in one.model(9).notes["reason"]
-    assert one.counted == 5
-    one.restart()
-    assert one.model(9).kind == Kind.REFUSED and one.counted == 5
 
 
 def mutated(source, whole):

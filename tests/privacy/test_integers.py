@@ -20,7 +20,7 @@ from tests.simulation import compiled
 KEY = chacha.key_of(bytes(range(32)))
 UNIT = 1 << integer_noise.CHANCE
 VARIANCES = (0.25, 4.0, 123.456, 1e4)
-BLOCK = 2**20
+MANY = 2**20
 
 
 @given(st.integers(1, 10**9))
@@ -138,10 +138,6 @@ def test_impossible_noise_is_refused(variance):
         integer_noise.weights(variance)
 
 
-def distribution(variance):
-    return np.array([weight / UNIT for weight in integer_noise.weights(variance)])
-
-
 def chance(sizes, chances, cells=200):
     """Returns the p value of sizes in cells that are about equally likely."""
     below = np.cumsum(chances)
@@ -155,64 +151,14 @@ def chance(sizes, chances, cells=200):
     return stats.chisquare(counted, expected * counted.sum() / expected.sum()).pvalue
 
 
-def drawn(variance, blocks, make=integer_noise.noise, block=BLOCK):
-    draw = compiled(lambda key: make(key, (block,), variance))
-    keys = [jax.random.fold_in(KEY, block) for block in range(blocks)]
-    return np.concatenate([np.asarray(draw(key)) for key in keys]).astype(np.int64)
-
-
-def fits(numbers, variance):
-    error = np.sqrt(2 / numbers.size)
-    return (
-        chance(np.abs(numbers), distribution(variance)) > 1e-4
-        and abs(np.mean(numbers**2) / variance - 1) < 5 * error
-        and abs(np.mean(np.sign(numbers))) < 5 / np.sqrt(numbers.size)
-    )
-
-
-@pytest.mark.parametrize("scale", (0.5, 5.0, 100.0, 1000.0, 2.0**14))
+@pytest.mark.parametrize("scale", (0.5, 5.0, 1000.0, 2.0**14))
 def test_a_million_numbers_fit_their_table(scale):
-    assert fits(drawn(scale**2, 1), scale**2)
-
-
-@pytest.mark.slow
-def test_many_millions_have_the_variance_to_a_thousandth():
-    numbers = drawn(1e4, 32)
-    assert fits(numbers, 1e4)
-    assert np.mean(numbers**2) / 1e4 == pytest.approx(1, abs=1e-3)
-
-
-def by_jax(key, shape, variance):
-    first, second = jax.random.split(jax.random.key(jax.random.bits(key)))
-    halves = [jax.random.poisson(k, variance / 2, shape) for k in (first, second)]
-    return halves[0] - halves[1]
-
-
-MISTAKES = {
-    "differences of jax.random.poisson": (by_jax, 1e6),
-    "a twentieth of the variance lost": (
-        lambda key, shape, variance: integer_noise.noise(key, shape, 0.95 * variance),
-        1e4,
-    ),
-    "one in twenty without its sign": (
-        lambda key, *given: jnp.where(
-            jax.random.uniform(jax.random.fold_in(key, 9), given[0]) < 0.05,
-            abs(integer_noise.noise(key, *given)),
-            integer_noise.noise(key, *given),
-        ),
-        1e4,
-    ),
-    "even numbers only": (
-        lambda key, shape, variance: 2 * integer_noise.noise(key, shape, variance / 4),
-        25.0,
-    ),
-}
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes_do_not_fit(name):
-    make, variance = MISTAKES[name]
-    assert not fits(drawn(variance, 1, make, block=BLOCK // 8), variance)
+    draw = compiled(lambda key: integer_noise.noise(key, (MANY,), scale**2))
+    numbers = np.asarray(draw(KEY)).astype(np.int64)
+    weights = [weight / UNIT for weight in integer_noise.weights(scale**2)]
+    assert chance(np.abs(numbers), np.array(weights)) > 1e-4
+    assert abs(np.mean(numbers**2) / scale**2 - 1) < 5 * np.sqrt(2 / MANY)
+    assert abs(np.mean(np.sign(numbers))) < 5 / np.sqrt(MANY)
 
 
 def test_each_number_of_a_batch_is_drawn_as_if_it_were_alone():

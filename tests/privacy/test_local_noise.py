@@ -77,13 +77,3 @@ def test_steps_have_noise_of_their_own():
     one = run(local, batches()[:1]).update
     two = run(local, batches()[:2]).update
     assert abs(np.corrcoef(one, two - one)[0, 1]) < 0.999
-
-
-def test_an_example_that_is_not_finite_is_dropped_and_counted():
-    local = local_noise.noisy_steps(loss, rate=0.1, clip=2.0, noise_multiplier=0.5)
-    data = batches()
-    data[1, 2, 0] = np.nan
-    work = run(local, data)
-    assert jnp.isfinite(work.update).all()
-    assert float(work.diagnostics["rejected_examples"]) == 1
-    assert jnp.isfinite(work.diagnostics["loss"])

@@ -96,17 +96,6 @@ def test_samples_of_one_number_are_bounded_in_all_directions(rate):
         assert max(exact, divergence(order, less, more)) <= two < 12 * exact
 
 
-def test_the_larger_direction_is_the_one_that_has_a_formula():
-    """Point by point, for pairs of points that a reflection exchanges."""
-    for rate in (1e-3, 0.1, 0.5, 0.9, 0.999):
-        ratio = np.exp(np.linspace(0, 15, 3001))
-        up, down = 1 - rate + rate * ratio, 1 - rate + rate / ratio
-        for order in (2, 3, 7, 40):
-            larger = up**order + ratio * down**order
-            smaller = up ** (1 - order) + ratio * down ** (1 - order)
-            assert np.all(smaller <= larger * (1 + 1e-12))
-
-
 def test_orders_between_whole_ones_lie_on_a_line_above_the_divergence():
     """Of one number with Skellam noise, whose exact divergences are known."""
     sides = shifted(chances(VARIANCE), SHIFT)
