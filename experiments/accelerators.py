@@ -19,9 +19,8 @@ from fl_sketch import engine
 from fl_sketch.core import files
 from fl_sketch.core.constants import as_argument, trees_of
 from fl_sketch.data import batches
-from fl_sketch.engine.cohort import of_round
+from fl_sketch.engine.rounds import advance_of
 from fl_sketch.run import prepare
-from fl_sketch.workdir import secrets
 from launch import command, options, parsing
 
 # Without these the compiler's library asks a network, or warns.
@@ -65,26 +64,29 @@ def main():
 
 def compiled(setup):
     """Returns a round compiled for the mesh of a setup."""
-    play, secret = setup.play(setup.numbers), setup.secret()
-    roots = jax.eval_shape(lambda: secrets.roots(setup.config.seed, secret))
-    data = batches.resident_shapes(setup.splits.train, setup.shares(setup.config.seed))
-    state = jax.eval_shape(lambda roots: setup.start(setup.numbers, roots), roots)
-    state, frozen = setup.placed(state), trees_of(setup.constants)
+    experiment, constants = setup.experiment, setup.experiment.constants
+    roots, frozen = setup.roots(), trees_of(constants)
+    data = batches.resident_shapes(*experiment.clients)
+    state = experiment.placed(
+        jax.eval_shape(
+            lambda key: experiment.start(experiment.hyperparameters, key), roots.public
+        )
+    )
 
     def one_round(state, roots, data):
-        cohort = of_round(play.sampler_for(data.starts), roots, state.server.round)
-        return play.one_round(state, roots, cohort, data)
+        return advance_of(experiment)({}, state, roots, data, 1)
 
     def shape(leaf, sharding):
         dtype = jax.dtypes.canonicalize_dtype(leaf.dtype, allow_extended_dtype=True)
         return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=sharding)
 
-    roots, data = jax.tree.map(lambda leaf: shape(leaf, setup.same), (roots, data))
+    same = experiment.everywhere
+    roots, data = jax.tree.map(lambda leaf: shape(leaf, same), (roots, data))
     frozen = jax.tree.map(shape, frozen, engine.layout(setup.mesh, frozen, frozen))
     program = jax.jit(
-        as_argument(one_round, setup.constants),
+        as_argument(one_round, constants),
         donate_argnums=0,
-        out_shardings=(jax.tree.map(lambda leaf: leaf.sharding, state), setup.same),
+        out_shardings=(jax.tree.map(lambda leaf: leaf.sharding, state), same),
     ).trace(state, roots, data, frozen)
     return program.lower(lowering_platforms=("tpu",)).compile()
 

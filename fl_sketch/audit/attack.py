@@ -126,7 +126,7 @@ class Problem(NamedTuple):
         effect of one step's noise on later gradients is ignored, so it is exact for one
         step, and to first order in the rate for several.
         """
-        config, guarantee = self.setup.config, self.setup.guarantee
+        config, guarantee = self.setup.config, self.setup.experiment.guarantee
         z = guarantee.noise_multiplier if guarantee else 0.0
         scale, params = z * config.privacy.threshold, self.server.params
         uplink, zeros = self.noiseless.uplink, jax.tree.map(jnp.zeros_like, params)
@@ -197,9 +197,9 @@ def problem_of(
     numbers, key = parse.numbers_of(config), jax.random.key(config.seed)
     return Problem(
         setup,
-        setup.algorithm(numbers),
-        setup.algorithm(numbers, noisy=False),
-        jax.jit(lambda: setup.start(numbers, key).server)(),
+        setup.experiment.noisy(numbers),
+        setup.algorithm(numbers, 0.0),
+        jax.jit(lambda: setup.experiment.start(numbers, key).server)(),
         key,
         true.reshape(attacks, -1, *true.shape[1:]),
         np.asarray(test.targets[:images]).reshape(attacks, -1),
@@ -235,7 +235,7 @@ def run(config: ConfigDict, attack: Attack, data_dir: str | None = None) -> Resu
         found = np.stack([own[inversion.assignment(true, own)] for true, own in pairs])
     true = problem.images.reshape(-1, *problem.images.shape[2:])
     found = found.reshape(true.shape)
-    mean, guarantee = train.mean(0), problem.setup.guarantee
+    mean, guarantee = train.mean(0), problem.setup.experiment.guarantee
     measures = {"psnr": inversion.psnr, "ssim": inversion.ssim, "mse": inversion.mse}
     return Result(
         true=true,

@@ -7,7 +7,7 @@ from typing import Any
 
 from fl_sketch.audit.attack import Result
 from fl_sketch.core import files
-from fl_sketch.engine import own_columns
+from fl_sketch.workdir import rows as tables
 from fl_sketch.workdir.tables import named
 
 MEASURED = "images"  # the first column of a row after the keys of its setting
@@ -41,7 +41,7 @@ def rows_of(folders: Sequence[str]) -> list[dict[str, Any]]:
             msg = f"Expected beside to be the folder of an attack, got {folder}."
             raise ValueError(msg)
         for row in files.read_rows(path):
-            rows.append({"folder": path.parent.name, **own_columns.values(row)})
+            rows.append({"folder": path.parent.name, **tables.values(row)})
     return rows
 
 

@@ -14,7 +14,7 @@ from fl_sketch.audit import canaries, game
 from fl_sketch.audit.game import Found
 from fl_sketch.config import parse, privacy
 from fl_sketch.config.guarantee import claimed
-from fl_sketch.core import validate
+from fl_sketch.core import secret, validate
 from fl_sketch.core.mappings import flat
 from fl_sketch.privacy import accounting
 from fl_sketch.run.setup import Setup, prepare
@@ -43,7 +43,7 @@ def run(config: ConfigDict, audit: Audit, data_dir: str | None = None) -> Found:
     """Returns the result of an audit of a config."""
     check(audit)
     setup = prepare(config, data_dir)
-    if claimed(setup.config, setup.guarantee).unit != "client":
+    if claimed(setup.config, setup.experiment.guarantee).unit != "client":
         msg = "config.privacy: Expected unit=client to audit, got unit=example."
         raise ValueError(msg)
     return play(setup, audit)
@@ -56,8 +56,9 @@ def play(setup: Setup, audit: Audit) -> Found:
     noise on an adaptive threshold's count is as large as in the config. The rate of its
     steps is scaled, since the count of a smaller cohort has relatively more noise.
     """
-    config, exchanges = setup.config, len(setup.talk.sent)
-    guarantee = claimed(config, setup.guarantee)
+    config, experiment = setup.config, setup.experiment
+    exchanges = len(experiment.traffic.sent)
+    guarantee = claimed(config, experiment.guarantee)
     plan = canaries.few(guarantee.plan)._replace(steps=audit.rounds)
     few, size = config.copy_and_resolve_references(), privacy.expected(config)
     few.data.clients, few.cohort.size = plan.population, max(1, round(plan.sample))
@@ -104,7 +105,7 @@ def play(setup: Setup, audit: Audit) -> Found:
         delta=guarantee.delta,
         trials=audit.trials,
         # Its randomness protects no client.
-        key=secrets.roots(config.seed, secrets.simulated(flat(config))),
+        key=secret.roots(config.seed, secrets.simulated(flat(config))),
         rate=plan.rate,
         confidence=audit.confidence,
         what=what,

@@ -1,6 +1,7 @@
 """The Hessian of a run's training loss, at each of its checkpoints."""
 
 import functools
+import os
 import pathlib
 from collections.abc import Callable, Collection
 from typing import Any
@@ -12,17 +13,16 @@ from ml_collections import ConfigDict
 from fl_sketch import engine
 from fl_sketch.audit import spectrum
 from fl_sketch.config import parse, privacy
-from fl_sketch.core import files, trees, validate
+from fl_sketch.core import files, plugins, trees, validate
 from fl_sketch.core.constants import jitted
 from fl_sketch.core.trees import Stateful
 from fl_sketch.data.examples import Examples
-from fl_sketch.engine import resumable
+from fl_sketch.engine.loop import initial as beginning
 from fl_sketch.run.setup import prepare
-from fl_sketch.run.task import of_setup
-from fl_sketch.workdir import checkpoint
-from fl_sketch.workdir.config_file import config_of
+from fl_sketch.workdir import checkpoint, identity
 from fl_sketch.workdir.rows import place
 from fl_sketch.workdir.tables import half_width
+from fl_sketch.workdir.weights import CONFIG
 
 HEAD = (
     "  round    largest   smallest   spread   intr. dim.     +-   least    most"
@@ -76,7 +76,7 @@ def of_run(
 
     def models():
         """Yields (round, parameters) of the initial model and every checkpoint."""
-        initial = {"state": resumable.begin(of_setup(setup)).state}
+        initial = {"state": beginning(setup.experiment, setup.roots()).state}
         yield 0, initial["state"].server.params
         folder = pathlib.Path(workdir) / "checkpoints"
         for number in checkpoint.rounds(folder):
@@ -113,6 +113,35 @@ def of_run(
         files.write_rows(path, rows)
     draw(spectra, rows, path.with_suffix(".png"))
     return rows
+
+
+def config_of(
+    workdir: str | os.PathLike, defaults: ConfigDict, plugin: Collection[str] = ()
+) -> ConfigDict:
+    """Returns the config of the run in a folder.
+
+    Args:
+      defaults: a config with every key that one may have.
+      plugin: the values FILE.py:NAME of the folder whose code the caller trusts.
+    """
+    path = pathlib.Path(workdir) / CONFIG
+    if not path.is_file():
+        msg = f"Expected workdir to be the folder of a run, got workdir={workdir}."
+        raise ValueError(msg)
+    keys = identity.keys_of(identity.read(path))
+    config = defaults.copy_and_resolve_references()
+    try:
+        config.update_from_flattened_dict(keys)
+    except (KeyError, AttributeError):
+        msg = "Expected the folder of a run with the keys of configs/default.py, got "
+        raise ValueError(msg + f"workdir={workdir}.") from None
+    for key, value in keys.items():
+        if plugins.named(value) and value not in plugin:
+            msg = (
+                f"Expected --plugin={value} to allow the code of {key} in {path}, got "
+            )
+            raise ValueError(msg + f"plugin={','.join(plugin) or None}.")
+    return config
 
 
 def draw(

@@ -88,12 +88,13 @@ def test_a_config_with_half_the_noise_is_exposed(name, monkeypatch):
 
 def test_an_exchange_that_was_not_counted_is_exposed():
     setup = prepare(config_with(**CONFIGS["two exchanges"]))
-    plan = setup.guarantee.plan
+    guarantee = setup.experiment.guarantee
+    plan = guarantee.plan
     assert plan.releases == 2
-    forgotten = setup.guarantee._replace(plan=plan._replace(releases=1))
-    assert config_audit.play(
-        dataclasses.replace(setup, guarantee=forgotten), FEW
-    ).broken
+    forgotten = guarantee._replace(plan=plan._replace(releases=1))
+    own = {"promise": lambda algorithm, traffic: forgotten}
+    vars(setup)["experiment"] = dataclasses.replace(setup.experiment, **own)
+    assert config_audit.play(setup, FEW).broken
 
 
 EXAMPLES = {

@@ -3,8 +3,8 @@
 import pytest
 
 from configs import default
+from fl_sketch.audit.run_spectrum import config_of
 from fl_sketch.run import from_config, run
-from fl_sketch.workdir.config_file import config_of
 from tests.run.configs import config_with, quiet, ran, refused
 
 OWN = """
