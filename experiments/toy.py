@@ -162,8 +162,9 @@ def noisy(loss: Callable) -> Callable:
 def one_round(algorithm, *, steps: int, clients: int, chunk: int = 1, noise=None):
     """Returns `(state, key) -> (state, report)`, a round of all clients, not jitted.
 
-    Every local step is of a client's whole loss: its batch is the client's number, or
-    a pair with what `noise(key)` draws for all steps. `chunk` clients work at a time.
+    It runs on one device, inside of other programs. Every local step is of a client's
+    whole loss: its batch is the client's number, or a pair with what `noise(key)` draws
+    for all steps. `chunk` clients work at a time.
     """
 
     def fetch(data, client, plan, key):
@@ -171,7 +172,10 @@ def one_round(algorithm, *, steps: int, clients: int, chunk: int = 1, noise=None
         numbers = jnp.full(steps, client)
         return (numbers, noise(key)) if noise else numbers
 
-    return engine.with_everyone(algorithm, fetch, clients, chunk=chunk)
+    mesh = engine.mesh_over(jax.devices()[:1])
+    play = engine.make_round(algorithm, fetch, mesh, chunk=chunk)
+    cohort = engine.everyone(clients)(jax.random.key(0))
+    return lambda state, key: play(state, key, cohort, None, None)
 
 
 def trajectory(make, start, key, rates, observe=None, *, clients: int, **options):

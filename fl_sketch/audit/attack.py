@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from fl_sketch import engine
 from fl_sketch.algorithms import catalog
 from fl_sketch.audit import inversion
+from fl_sketch.audit.devices import on_all
 from fl_sketch.channels import player
 from fl_sketch.config import parse, privacy
 from fl_sketch.core import trees, validate
@@ -272,7 +272,7 @@ def reconstruct(problem: Problem, attack: Attack, train: np.ndarray) -> inversio
         return inversion.best_of(jax.lax.map(lambda pair: search(*pair), tries))
 
     numbers = jnp.arange(len(problem.images))
-    every = jitted(engine.on_all(one, problem.setup.mesh))
+    every = jitted(on_all(one, problem.setup.mesh))
     return every(problem.images, problem.targets, numbers)
 
 

@@ -31,7 +31,7 @@ from jax.flatten_util import ravel_pytree
 from matfree import decomp
 from scipy import linalg, optimize
 
-from fl_sketch import engine
+from fl_sketch.audit.devices import on_all
 from fl_sketch.core import trees, validate
 from fl_sketch.core.keys import require_key
 from fl_sketch.core.protocols import Key, Tree
@@ -88,7 +88,7 @@ def of_loss(
 
     over = functools.partial(jax.lax.map, of_probe)
     if mesh is not None:
-        over = engine.on_all(of_probe, mesh)
+        over = on_all(of_probe, mesh)
     return Spectrum(over(jax.random.split(key, probes)), d)
 
 

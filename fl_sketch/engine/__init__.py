@@ -26,7 +26,6 @@ from fl_sketch.engine.mesh import cores as cores
 from fl_sketch.engine.mesh import layout as layout
 from fl_sketch.engine.mesh import mesh_over as mesh_over
 from fl_sketch.engine.mesh import name_of as name_of
-from fl_sketch.engine.mesh import on_all as on_all
 from fl_sketch.engine.mesh import on_cpu as on_cpu
 from fl_sketch.engine.mesh import rows as rows
 from fl_sketch.engine.plan import plan_of as plan_of
@@ -37,5 +36,4 @@ from fl_sketch.engine.round import initial_server as initial_server
 from fl_sketch.engine.round import initial_state as initial_state
 from fl_sketch.engine.round import make_round as make_round
 from fl_sketch.engine.rounds import run_rounds as run_rounds
-from fl_sketch.engine.rounds import with_everyone as with_everyone
 from fl_sketch.engine.still import StandsStill as StandsStill

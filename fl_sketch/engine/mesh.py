@@ -4,11 +4,10 @@ A row is one device, or several that hold a client's model together.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -135,36 +134,6 @@ def placed(mesh: Mesh, tree: Any) -> Any:
     They are cut as a model of their shapes is.
     """
     return jax.device_put(tree, layout(mesh, tree, tree))
-
-
-def on_all(function: Callable, mesh: Mesh) -> Callable:
-    """Returns a function over a leading axis of all arguments, on all devices.
-
-    Each device goes through its share one by one: searches take different numbers of
-    steps, and a CPU has nothing to gain from batches.
-
-    Args:
-      function: a function of one entry of each argument.
-    """
-
-    def over(*arguments):
-        share = jax.shard_map(
-            lambda *share: jax.lax.map(lambda entry: function(*entry), share),
-            mesh=mesh,
-            in_specs=P(AXIS),
-            out_specs=P(AXIS),
-            check_vma=False,  # optax's line search is not made for it
-        )
-        count = len(jax.tree.leaves(arguments)[0])
-        extra = -count % rows(mesh)
-
-        def padded(leaf):
-            return jnp.concatenate([leaf, jnp.repeat(leaf[-1:], extra, axis=0)])
-
-        results = share(*jax.tree.map(padded, arguments))
-        return jax.tree.map(lambda leaf: leaf[:count], results)
-
-    return over
 
 
 def compiler_options(mesh: Mesh) -> dict[str, bool | str]:

@@ -8,34 +8,20 @@ import numpy as np
 
 from fl_sketch.core import secret
 from fl_sketch.core.constants import as_argument, jitted, trees_of
-from fl_sketch.core.protocols import Algorithm, Key, Roots
+from fl_sketch.core.protocols import Key, Roots
 from fl_sketch.data import batches as client_batches
 from fl_sketch.data import streamed
 from fl_sketch.engine import prefetch
-from fl_sketch.engine.clients import Fetch, traced
-from fl_sketch.engine.cohort import Cohort, everyone, of_round
+from fl_sketch.engine.clients import traced
+from fl_sketch.engine.cohort import Cohort, of_round
 from fl_sketch.engine.compiling import compile_program
 from fl_sketch.engine.experiment import Experiment, Hyperparameters
-from fl_sketch.engine.mesh import mesh_over, placed, rows
+from fl_sketch.engine.mesh import placed, rows
 from fl_sketch.engine.programs import fingerprint
 from fl_sketch.engine.round import Report, State, make_round
 
 Advance = Callable[[State, int, int], tuple[State, Report]]
 Seal = Callable[[str], Roots]  # `(fingerprint of the program) -> roots`
-
-
-def with_everyone(
-    algorithm: Algorithm, fetch: Fetch, population: int, *, chunk: int = 1
-) -> Callable:
-    """Returns `(state, key) -> (state, report)`, a round of all clients, not jitted.
-
-    It runs on one device: for small problems inside other programs. The `fetch` is as
-    `make_round` has it, without data.
-    """
-    mesh = mesh_over(jax.devices()[:1])
-    one_round = make_round(algorithm, fetch, mesh, chunk=chunk)
-    cohort = everyone(population)(jax.random.key(0))
-    return lambda state, key: one_round(state, key, cohort, None, None)
 
 
 def starting(experiment: Experiment) -> Callable[[Key], State]:

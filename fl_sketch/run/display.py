@@ -11,9 +11,10 @@ from fl_sketch import engine
 from fl_sketch.config.privacy import expected
 from fl_sketch.core import shown
 from fl_sketch.engine.costs import FLOAT_BYTES
+from fl_sketch.engine.prices import Prices
 from fl_sketch.models.metrics import measured, score_of
 from fl_sketch.privacy import noise_size
-from fl_sketch.privacy.guarantee import mark, rounded_up
+from fl_sketch.privacy.guarantee import Guarantee, mark, rounded_up
 from fl_sketch.run.facts import facts_of, model_of
 from fl_sketch.run.setup import Setup
 
@@ -30,8 +31,6 @@ COSTS = {
 }
 EPSILON = (9, "{:.4f}")
 SHOWN = 5  # names of arrays
-
-
 SECRET = {
     "system": "noise, cohorts and batches are drawn from the operating system",
     "simulated": "SIMULATED: noise, cohorts and batches follow from the seed",
@@ -41,18 +40,84 @@ SECRET = {
 def plan(setup: Setup) -> list[str]:
     """Returns lines on the run of a setup, before it is compiled."""
     config, facts, guarantee = setup.config, facts_of(setup), setup.experiment.guarantee
-    return [
+    kept = "none"
+    if guarantee and not guarantee.private:
+        kept = "none (messages are bounded, but get no noise)"
+    elif guarantee:
+        spent = rounded_up(guarantee.epsilon(guarantee.rounds) or 0)
+        kept = f"epsilon = {spent} at delta = {guarantee.delta:g}"
+    each, own = facts["bytes_up_planned"], config.cohort
+    up = "the bytes depend on the round"
+    if each is not None:
+        up = f"{each / 1e3:.4g} kB per client and round"
+    who = "all clients"
+    if own.sampling != "everyone":
+        who = f"{own.size} clients ({own.sampling})"
+    who += f", dropout {own.dropout:g}" * bool(own.dropout)
+    lines = [
         f"{facts['algorithm']}: {facts['model']} of {size(facts)} on "
         f"{facts['dataset']}, {facts['clients']} clients, {devices(facts['devices'])}",
-        f"  upload: {message(facts)}{_up_each(facts)}",
-        f"  download: {_down(setup.experiment.prices, facts)}",
-        f"  {config.rounds} rounds, cohort: {_cohort(config.cohort)}; memory: client "
-        f"updates of {facts['kept_updates']}; privacy: {_kept(guarantee)}",
-        *_bank(facts),
-        *_begun(model_of(setup)),
-        *_slow(config.compute.dtype),
-        *_how(guarantee, config),
+        f"  upload: {message(facts)}; {up}",
+        f"  download: {_download(setup.experiment.prices, facts)}",
+        f"  {config.rounds} rounds, cohort: {who}; memory: client updates of "
+        f"{facts['kept_updates']}; privacy: {kept}",
     ]
+    if kept_states := facts["client_state_bytes"]:
+        states = f"  state of {facts['clients']} clients: {kept_states / 1e6:.4g} MB"
+        lines.append(f"{states} in the memory of every device")
+    begun = model_of(setup).get("pretrained", {})
+    if "fresh" in begun:
+        fresh, left = (
+            shown.listed(begun[kind], SHOWN) or "nothing"
+            for kind in ("fresh", "left_out")
+        )
+        source = model_of(setup)["init_from"]
+        lines.append(f"  begins with {source}; fresh: {fresh}; left out: {left}")
+    if config.compute.dtype != "float32" and jax.default_backend() == "cpu":
+        slow = f"local training in {config.compute.dtype} is slower than in float32"
+        lines.append(f"  note: on CPUs, {slow}")
+    return [*lines, *(_promise(guarantee, config) if guarantee else ())]
+
+
+def _promise(guarantee: Guarantee, config: ConfigDict) -> list[str]:
+    """Returns lines on what makes a run private, if anything does, and on its noise."""
+    if not guarantee.private:
+        return []
+    plan, rounds = guarantee.plan, guarantee.rounds
+    many = plan.releases * guarantee.per_round
+    bits = f", {plan.noise} at {plan.integers.bits} bits" if plan.integers else ""
+    early = f" (not {config.rounds}: target_epsilon is reached)"
+    early *= rounds < config.rounds
+    noise = noise_size.lines(guarantee, clients=expected(config))
+    return [
+        f"  privacy per {guarantee.unit} after {rounds} rounds{early}: relation "
+        f"{plan.relation}, accountant {guarantee.accountant}, noise multiplier "
+        f"{guarantee.noise_multiplier:.4g}{bits}, {many} noised "
+        f"sum{'s' * (many > 1)} per round",
+        f"  {SECRET[guarantee.randomness]}; the guarantee does not cover train loss, "
+        "bytes and rounds/s: do not publish them",
+        *(f"  {line}" for line in noise),
+    ]
+
+
+def _download(prices: Prices, facts: Mapping[str, Any]) -> str:
+    """Returns what a client downloads, in words."""
+    whole = "the part that trains" if "frozen" in facts else "the whole model"
+    once = f", and {prices.once / 1e3:.4g} kB once per client" * bool(prices.once)
+    within, follow = prices.within / 1e3, prices.follow
+    if not prices.followed:
+        whole += " and server state" * bool(prices.read)
+        whole += f", and {within:.4g} kB during the round" * bool(within)
+        size = prices.model / 1e3 + within
+        return f"{size:.4g} kB per client and round ({whole}){once}"
+    once = f", and {within:.4g} kB during each round" * bool(within) + once
+    more = f" and {follow.always / 1e3:.4g} kB per round" * bool(follow.always)
+    whole += " and server state" * bool(follow.begin)
+    return (
+        f"{prices.params / 1e3:.4g} kB at first, then {follow.missed / 1e3:.4g} kB for "
+        f"each round since the client last took part{more}, at most "
+        f"{prices.most / 1e3:.4g} kB ({whole}){once}"
+    )
 
 
 def size(facts: Mapping[str, Any]) -> str:
@@ -86,97 +151,6 @@ def message(facts: Mapping[str, Any]) -> str:
     return most + size + f", in {facts['exchanges']} exchanges" * several
 
 
-def _up_each(facts: Mapping[str, Any]) -> str:
-    up = facts["bytes_up_planned"]
-    if up is None:
-        return "; the bytes depend on the round"
-    return f"; {up / 1e3:.4g} kB per client and round"
-
-
-def _bank(facts: Mapping[str, Any]) -> list[str]:
-    """Returns a line on what is kept of clients between rounds, if anything is."""
-    if not facts["client_state_bytes"]:
-        return []
-    size, people = facts["client_state_bytes"] / 1e6, facts["clients"]
-    return [f"  state of {people} clients: {size:.4g} MB in the memory of every device"]
-
-
-def _begun(model: Mapping[str, Any]) -> list[str]:
-    """Returns a line on the folder of a pretrained model, if a run begins with one."""
-    found = model.get("pretrained", {})
-    if "fresh" not in found:
-        return []
-    fresh, left = (
-        shown.listed(found[kind], SHOWN) or "nothing" for kind in ("fresh", "left_out")
-    )
-    return [f"  begins with {model['init_from']}; fresh: {fresh}; left out: {left}"]
-
-
-def _slow(dtype: str) -> list[str]:
-    """Returns a line on a type that this platform computes slowly in, if it is one."""
-    if dtype == "float32" or jax.default_backend() != "cpu":
-        return []
-    return [f"  note: on CPUs, local training in {dtype} is slower than in float32"]
-
-
-def _kept(guarantee) -> str:
-    if guarantee is None:
-        return "none"
-    if not guarantee.noise_multiplier:
-        return "none (messages are bounded, but get no noise)"
-    spent = guarantee.epsilon(guarantee.rounds)
-    return f"epsilon = {rounded_up(spent)} at delta = {guarantee.delta:g}"
-
-
-def _how(guarantee, config: ConfigDict) -> list[str]:
-    """Returns lines on what makes a run private, if anything does, and on its noise."""
-    if guarantee is None or not guarantee.noise_multiplier:
-        return []
-    plan, rounds = guarantee.plan, guarantee.rounds
-    many = plan.releases * guarantee.per_round
-    bits = f", {plan.noise} at {plan.integers.bits} bits" if plan.integers else ""
-    early = f" (not {config.rounds}: target_epsilon is reached)"
-    early *= rounds < config.rounds
-    noise = noise_size.lines(guarantee, clients=expected(config))
-    return [
-        f"  privacy per {guarantee.unit} after {rounds} rounds{early}: relation "
-        f"{plan.relation}, accountant {guarantee.accountant}, noise multiplier "
-        f"{guarantee.noise_multiplier:.4g}{bits}, {many} noised "
-        f"sum{'s' * (many > 1)} per round",
-        f"  {SECRET[guarantee.randomness]}; the guarantee does not cover train loss, "
-        "bytes and rounds/s: do not publish them",
-        *(f"  {line}" for line in noise),
-    ]
-
-
-def _down(prices, facts: Mapping[str, Any]) -> str:
-    whole = "the part that trains" if "frozen" in facts else "the whole model"
-    once = f", and {prices.once / 1e3:.4g} kB once per client" * bool(prices.once)
-    within = prices.within / 1e3
-    if not prices.followed:
-        whole += " and server state" * bool(prices.read)
-        whole += f", and {within:.4g} kB during the round" * bool(within)
-        size = prices.model / 1e3 + within
-        return f"{size:.4g} kB per client and round ({whole}){once}"
-    once = f", and {within:.4g} kB during each round" * bool(within) + once
-    follow = prices.follow
-    missed, most = follow.missed, prices.most
-    more = f" and {follow.always / 1e3:.4g} kB per round" * bool(follow.always)
-    whole += " and server state" * bool(follow.begin)
-    return (
-        f"{prices.params / 1e3:.4g} kB at first, then {missed / 1e3:.4g} kB for each "
-        f"round since the client last took part{more}, at most {most / 1e3:.4g} kB "
-        f"({whole}){once}"
-    )
-
-
-def _cohort(own: ConfigDict) -> str:
-    who = "all clients"
-    if own.sampling != "everyone":
-        who = f"{own.size} clients ({own.sampling})"
-    return who + f", dropout {own.dropout:g}" * bool(own.dropout)
-
-
 def head(setup: Setup) -> str:
     """Returns the head of a run's table, with epsilon if it is private."""
     scores = {f"test {name}": SCORE for name in setup.metrics}
@@ -201,17 +175,14 @@ def row(values: Mapping[str, Any]) -> str:
         values["rounds_per_second"],
     )
     columns = [*COLUMNS.values(), *[SCORE] * len(scores), *COSTS.values()]
-    if values.get("epsilon") not in (None, ""):
-        cells, columns = (*cells, _up(values["epsilon"])), [*columns, EPSILON]
+    epsilon = values.get("epsilon")
+    if epsilon not in (None, ""):  # never shown as less than it is
+        up = math.ceil(1e4 * epsilon) / 1e4 if math.isfinite(epsilon) else epsilon
+        cells, columns = (*cells, up), [*columns, EPSILON]
     return " ".join(
         f"{'-' if cell is None else form.format(cell):>{width}}"
         for (width, form), cell in zip(columns, cells, strict=True)
     )
-
-
-def _up(epsilon: float) -> float:
-    """Returns a number of four decimals that is no less than `epsilon`."""
-    return math.ceil(1e4 * epsilon) / 1e4 if math.isfinite(epsilon) else epsilon
 
 
 def done_before(summary: Mapping[str, Any], setup: Setup, workdir: str) -> list[str]:
@@ -225,52 +196,30 @@ def done_before(summary: Mapping[str, Any], setup: Setup, workdir: str) -> list[
 
 def result(summary: Mapping[str, Any], workdir: str) -> list[str]:
     """Returns the lines that end a run: what its `summary` holds, and its `workdir`."""
-    whose = " (simulator only)" * (summary["epsilon"] is not None)
-    by = score_of(summary)
-    return [
-        f"{by.title} {by.of(summary):.4f} after {summary['rounds']} rounds; "
-        f"{_sent(summary)}; compiled in {summary['compile_seconds']:.1f} s",
-        *_absent(summary, whose),
-        *_of_clients(summary, whose),
-        *_spent(summary),
-        f"results in {workdir}",
-    ]
-
-
-def _sent(summary: Mapping[str, Any]) -> str:
-    """Returns the mean bytes of a client in a round."""
+    by, epsilon = score_of(summary), summary["epsilon"]
+    whose = " (simulator only)" * (epsilon is not None)
     up = f"{summary['bytes_up_per_client_round'] / 1e3:.4g} kB"
     down = f"{summary['bytes_down_per_client_round'] / 1e3:.4g} kB"
+    sent = f"upload {up}, download {down} per client and round"
     if "answered" in summary:
-        return f"upload {up} per answer, download {down} per request"
-    return f"upload {up}, download {down} per client and round"
-
-
-def _absent(summary: Mapping[str, Any], mark: str) -> list[str]:
-    """Returns a line on how many clients answered, where some may not have."""
-    if "answered" not in summary:
-        return []
-    asked, answered = (int(summary[name]) for name in ("asked", "answered"))
-    return [f"clients answered {answered} of {asked} requests{mark}"]
-
-
-def _of_clients(summary: Mapping[str, Any], mark: str) -> list[str]:
-    """Returns lines on single clients, where they were looked at."""
-    name = score_of(summary).name
-    if f"clients_{name}" not in summary:
-        return []
-    mean, worst = (summary[f"clients_{name}{x}"] for x in ("", "_worst_tenth"))
-    return [
-        f"per client, on held-out examples: mean {name} {mean:.4f}, worst tenth "
-        f"{worst:.4f}{mark}"
+        sent = f"upload {up} per answer, download {down} per request"
+    lines = [
+        f"{by.title} {by.of(summary):.4f} after {summary['rounds']} rounds; {sent}; "
+        f"compiled in {summary['compile_seconds']:.1f} s"
     ]
-
-
-def _spent(summary: Mapping[str, Any]) -> list[str]:
-    if summary["epsilon"] is None:
-        return []
-    how = mark(summary["randomness"])
-    return [
-        f"privacy spent per {summary['privacy_unit']}: epsilon = "
-        f"{rounded_up(summary['epsilon'])} at delta = {summary['delta']:g}{how}"
-    ]
+    if "answered" in summary:
+        asked, answered = (int(summary[name]) for name in ("asked", "answered"))
+        lines.append(f"clients answered {answered} of {asked} requests{whose}")
+    if f"clients_{by.name}" in summary:
+        mean, worst = (summary[f"clients_{by.name}{x}"] for x in ("", "_worst_tenth"))
+        lines.append(
+            f"per client, on held-out examples: mean {by.name} {mean:.4f}, worst tenth "
+            f"{worst:.4f}{whose}"
+        )
+    if epsilon is not None:
+        lines.append(
+            f"privacy spent per {summary['privacy_unit']}: epsilon = "
+            f"{rounded_up(epsilon)} at delta = {summary['delta']:g}"
+            f"{mark(summary['randomness'])}"
+        )
+    return [*lines, f"results in {workdir}"]

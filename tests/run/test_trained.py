@@ -82,7 +82,7 @@ def test_a_classifier_of_texts_takes_texts(tmp_path, raw):
     assert trained.class_names == ("negative", "positive")
     with refused("list of texts, got str", error=TypeError):
         predict(trained, "a film")
-    with refused("one text at least"):
+    with refused("one input at least"):
         predict(trained, [])
     with refused("10"):
         predict(trained, np.full((1, 8), 10))
