@@ -4,8 +4,6 @@ Means over all examples hide the clients for which a model is bad. Here every cl
 counts once: in the mean over clients, and in the mean over the worst tenth of them.
 """
 
-import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -13,10 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fl_sketch import data, models
+from fl_sketch import data
 from fl_sketch.core.constants import jitted
 from fl_sketch.core.protocols import Tree
-from fl_sketch.data.examples import Examples
 from fl_sketch.data.partition import Partition
 from fl_sketch.models.metrics import METRICS
 
@@ -26,40 +23,30 @@ Found = dict[str, np.ndarray]  # results by name, and then by client
 PerExample = Callable[[Tree, Any], Mapping[str, jax.Array]]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class MeasuredClients:
-    """Clients that are measured one by one, each on its own examples.
+def by_client(
+    measure: Callable[[Tree, Any, jax.Array], Mapping[str, jax.Array]],
+    examples: Any,
+    partition: Partition,
+) -> Callable[[Tree], Found]:
+    """Returns `(params) -> results` of each client; NaN of one without examples.
 
-    Attributes:
-      loss: the loss, of inputs as the data set has them.
-      examples: the training set on the host.
-      kept: the part of it that each client trains on.
-      held: the part of it that each client held out.
+    Args:
+      measure: `(params, examples, weights) -> {name: number}` of one client, whose
+        examples have weight 1, and what fills up a batch weight 0.
+      examples: a tree of arrays on the host, of which each client has its part.
     """
+    together = jitted(jax.vmap(measure, in_axes=(None, 0, 0)))
 
-    loss: models.Loss
-    examples: Examples
-    kept: Partition
-    held: Partition
+    def measured(params: Tree) -> Found:
+        found: Found = {}
+        for clients, places, weights in blocks(partition):
+            own = jax.tree.map(lambda leaf: np.asarray(leaf)[places], examples)  # noqa: B023
+            for name, values in jax.device_get(together(params, own, weights)).items():
+                column = found.setdefault(name, np.full(partition.clients, np.nan))
+                column[clients] = values
+        return found
 
-    def look(self, params: Tree) -> Found:
-        """Returns loss and metrics of each client; NaN of one that held nothing out."""
-
-        def measured(clients, places, weights):
-            del clients
-            tests = Examples(*(np.asarray(leaf)[places] for leaf in self.examples))
-            return self._measured(params, tests, weights)
-
-        return _by_client(self.held, measured)
-
-    @functools.cached_property
-    def _measured(self) -> Callable[..., Any]:
-        """`(params, tests, weights) -> results`, jitted."""
-
-        def of_client(params, tests, weights):
-            return self.loss.report(self.loss.metrics(params, *tests, weights))
-
-        return jitted(jax.vmap(of_client, in_axes=(None, 0, 0)))
+    return measured
 
 
 def columns_of(
@@ -72,45 +59,15 @@ def columns_of(
         mean over its examples.
     """
 
-    @jitted
-    def measured(params, examples, weights):
-        def of_client(examples, weights):
-            each = jax.vmap(lambda one: per_client(params, one))(examples)
-            total = weights.sum()
-            return {
-                name: jnp.sum(jnp.where(weights > 0, value, 0)) / total
-                for name, value in each.items()
-            }
+    def of_client(params, examples, weights):
+        each = jax.vmap(lambda one: per_client(params, one))(examples)
+        return {
+            name: jnp.sum(jnp.where(weights > 0, value, 0)) / weights.sum()
+            for name, value in each.items()
+        }
 
-        return jax.vmap(of_client)(examples, weights)
-
-    def columns(params: Tree) -> dict[str, float]:
-        def of_block(ids, places, weights):
-            del ids
-            examples = jax.tree.map(
-                lambda leaf: np.asarray(leaf)[places], clients.examples
-            )
-            return measured(params, examples, weights)
-
-        results = _by_client(clients.partition, of_block)
-        return summed_up(results, clients.sizes > 0)
-
-    return columns
-
-
-def _by_client(partition: Partition, measured: Callable[..., Any]) -> Found:
-    """Returns results by client; NaN of a client without examples.
-
-    Args:
-      measured: `(clients, places, weights) -> {name: results}` of one of the `blocks`.
-    """
-    found: Found = {}
-    for clients, places, weights in blocks(partition):
-        results = jax.device_get(measured(clients, places, weights))
-        for name, values in results.items():
-            column = found.setdefault(name, np.full(partition.clients, np.nan))
-            column[clients] = values
-    return found
+    measured = by_client(of_client, *clients)
+    return lambda params: summed_up(measured(params), clients.sizes > 0)
 
 
 def blocks(

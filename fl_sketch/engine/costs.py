@@ -5,7 +5,6 @@ before the round is over, is found in its traced program.
 """
 
 import functools
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -23,15 +22,12 @@ from fl_sketch.engine import programs
 from fl_sketch.engine.clients import played
 from fl_sketch.engine.prices import Follow, Prices
 from fl_sketch.engine.round import initial_server
+from fl_sketch.models import plain_convolutions
 
 FLOAT_BYTES = FLOAT_BITS // 8
 COUNTED = ("denominator", "present", "population")  # what a `Round` has of weights
 COUNTS_BYTES = 2 * FLOAT_BYTES  # the denominator, and the weight of those present
 DOWNLOADS = ("cheapest", "model", "messages")
-HINT = (
-    "The loss has convolutions that are slow in loops on a CPU: nn.Conv(..., "
-    "conv_general_dilated=models.conv) makes them fast, see docs/models."
-)
 
 
 class Traffic(NamedTuple):
@@ -192,18 +188,12 @@ def _with_work_traced(algorithm, start, batches) -> tuple[Algorithm, dict[str, A
     arguments = server, client.local, batches, keys
     program, work = jax.make_jaxpr(local.run, return_shape=True)(*arguments)
     _require_numbers(work.diagnostics)
-    if jax.default_backend() == "cpu" and programs.has_plain_convolutions(program):
-        _hint_at_conv()
+    if jax.default_backend() == "cpu":
+        plain_convolutions.hint_at(program)
     local = local._replace(run=played(program, work))
     return algorithm._replace(local=local), {
         "working": programs.bytes_written(program),
     }
-
-
-@functools.cache
-def _hint_at_conv() -> None:
-    """Warns once in a process."""
-    warnings.warn(HINT, stacklevel=3)
 
 
 def _require_numbers(diagnostics: Any) -> None:

@@ -21,7 +21,6 @@ from jax.extend import core
 from fl_sketch.core import platforms
 from fl_sketch.engine.mesh import cores, name_of, on_cpu
 from fl_sketch.models import params_io
-from fl_sketch.models.convolution import zeros_around
 
 CALLBACK = re.compile(r"custom_call @\w*callback|stablehlo\.(send|recv)")
 COMPILER = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NPROC", "NVIDIA_TF32_OVERRIDE")
@@ -99,25 +98,6 @@ def _constants(program: Any) -> Iterator[Any]:
                 yield from _constants(part)
             elif isinstance(part, np.ndarray | jax.Array):
                 yield part
-
-
-def has_plain_convolutions(program: Any) -> bool:
-    """Returns whether a program has convolutions that `models.conv` would compute.
-
-    Those of `models.conv` itself are in branches of platforms.
-    """
-    for equation in program.eqns:
-        if equation.primitive is core.primitives.conv_general_dilated_p:
-            params = dict(equation.params)
-            strides, padding = params.pop("window_strides"), params.pop("padding")
-            x, kernel = (atom.aval for atom in equation.invars)
-            if zeros_around(x, kernel, strides, padding, params) is not None:
-                return True
-        elif equation.params.get("branches_platforms") is None:
-            parts = filter(_is_program, _parts(equation))
-            if any(map(has_plain_convolutions, parts)):
-                return True
-    return False
 
 
 def _parts(equation: Any) -> list[Any]:

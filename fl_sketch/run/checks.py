@@ -1,7 +1,7 @@
 """Checks of the arguments of `simulate`: whether they fit together, in one line."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -75,17 +75,6 @@ def sampler_of(cohort: int | Sampler | None, clients: Clients) -> Sampler:
         )
         raise ValueError(msg)
     return cohort
-
-
-def devices_of(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
-    """Returns the devices that the caller named, or all."""
-    if devices is None:
-        return jax.devices()
-    named = devices if isinstance(devices, Iterable) else ()
-    if not named or not all(isinstance(device, jax.Device) for device in named):
-        msg = f"Expected devices to be some of jax.devices(), got {devices!r}."
-        raise TypeError(msg)
-    return list(named)
 
 
 def require_fitting(algorithm: Algorithm, sampler: Sampler) -> None:

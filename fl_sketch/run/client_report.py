@@ -30,8 +30,8 @@ class ClientReport(Callback):
         self._every = setup.config.clients_every
         self._private, self._names = setup.experiment.private, setup.client_names
         self._folder, self._rows = folder, list[Mapping[str, Any]]()
-        if self._every:
-            self._clients = setup.measured_clients()
+        self._kept, self._held = setup.dealt(setup.config.seed)
+        self._measure = setup.clients_measured() if self._every else lambda params: {}
 
     def on_start(self, progress: Progress) -> Progress:
         """Forgets the rows after this progress, which will be measured again."""
@@ -44,24 +44,23 @@ class ClientReport(Callback):
         """Measures all clients, if it is time."""
         if self._every and self._due(row["round"]):
             params = jax.device_get(progress.state.server.params)
-            self._note(row["round"], self._clients.look(params))
+            self._note(row["round"], self._measure(params))
 
     def at_end(self, done: int, params: Tree) -> dict[str, float]:
         """Writes metrics of the last model for each client; returns their summary."""
         if not self._every:
             return {}
-        clients = self._clients
-        found = clients.look(jax.device_get(params))
+        found = self._measure(jax.device_get(params))
         self._note(done, found)
         columns = {
-            "client": np.arange(clients.held.clients),
+            "client": np.arange(self._held.clients),
             **({"name": self._names} if self._names else {}),
-            "examples": clients.kept.sizes,
-            "held_out": clients.held.sizes,
+            "examples": self._kept.sizes,
+            "held_out": self._held.sizes,
             **found,
         }
         write_columns(self._path(EACH), columns)
-        return summed_up(found, clients.held.sizes > 0)
+        return summed_up(found, self._held.sizes > 0)
 
     def write_participation(self, book: Ledger) -> None:
         """Writes how often each client was asked and answered, and its bytes."""
@@ -79,7 +78,7 @@ class ClientReport(Callback):
         return int(done) % self._every == 0
 
     def _note(self, done: int, found: Found) -> None:
-        row = {"round": done, **summed_up(found, self._clients.held.sizes > 0)}
+        row = {"round": done, **summed_up(found, self._held.sizes > 0)}
         before = [one for one in self._rows if int(one["round"]) < done]
         self._rows = [*before, row]
         files.write_rows(self._path(ROWS), self._rows)

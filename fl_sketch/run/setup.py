@@ -25,7 +25,7 @@ from fl_sketch.data.examples import digests
 from fl_sketch.data.holdout import held_out
 from fl_sketch.data.partition import Partition
 from fl_sketch.engine import multiprocess
-from fl_sketch.engine.client_metrics import MeasuredClients
+from fl_sketch.engine.client_metrics import Found, by_client
 from fl_sketch.engine.evaluate import in_order, make_evaluation
 from fl_sketch.engine.experiment import Experiment, Hyperparameters, LocalWork
 from fl_sketch.engine.round import client_bytes
@@ -208,10 +208,14 @@ class Setup:
             return ()
         return tuple(names[owner] for owner in np.unique(owners))
 
-    def measured_clients(self) -> MeasuredClients:
-        """Returns the clients as they are measured one by one."""
-        loss, shares = self.loss(self.numbers), self.dealt(self.config.seed)
-        return MeasuredClients(loss, self.splits.train, *shares)
+    def clients_measured(self) -> Callable[[Tree], Found]:
+        """Returns `(params) -> loss and metrics` of each client on what it held out."""
+        loss, held = self.loss(self.numbers), self.dealt(self.config.seed)[1]
+
+        def measure(params, examples, weights):
+            return loss.report(loss.metrics(params, *examples, weights))
+
+        return by_client(measure, self.splits.train, held)
 
     def roots(self) -> Roots:
         """Returns roots of a run; of a private one with a secret that is new."""

@@ -212,7 +212,7 @@ def simulate(
         cohort=sampler,
         local=LocalWork(steps, batch, batches),
         rounds=int(rounds) + (int(state.server.round) if state else 0),
-        mesh=engine.mesh_over(checks.devices_of(devices)),
+        mesh=engine.mesh_over(list(devices or jax.devices())),
         evaluate=evaluate,
         promise=promise,
         every=int(every),

@@ -16,7 +16,6 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from fl_sketch.config.guarantee import require_sizes
-from fl_sketch.engine import points
 from fl_sketch.engine.loop import SPEED, Callback, Progress, Result
 from fl_sketch.engine.recorder import Recorder, Row
 from fl_sketch.models.metrics import MEASURED, score_of
@@ -24,7 +23,7 @@ from fl_sketch.run.bar import Bar
 from fl_sketch.run.facts import facts_of
 from fl_sketch.run.setup import roots_of
 from fl_sketch.run.signals import Signals
-from fl_sketch.sweep import grid, plots, tables
+from fl_sketch.sweep import grid, plots, points, tables
 from fl_sketch.sweep.dry_run import Program, plan, program_of, require_one_table
 from fl_sketch.workdir import odometer
 from fl_sketch.workdir import rows as names

@@ -102,7 +102,6 @@ REFUSED = [
     ({"data": "streamed", "batches": "whole", "batch": 10}, "data"),
     ({"steps": 0}, "steps"),
     ({"batch": 1.5}, "batch"),
-    ({"devices": 1}, "devices"),
     ({"download": "all"}, "download"),
     ({"state": 1}, "state"),
     ({"look": lambda params: 3.0}, "look"),

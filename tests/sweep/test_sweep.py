@@ -10,9 +10,8 @@ import pytest
 
 from configs import default
 from fl_sketch.core import files, free_memory
-from fl_sketch.engine import points
 from fl_sketch.engine.loop import Callback, NotFinite, Stopped
-from fl_sketch.sweep import grid
+from fl_sketch.sweep import grid, points
 from fl_sketch.sweep.dry_run import program_of
 from fl_sketch.sweep.sweep import rows_of, run_program, sweep
 from fl_sketch.workdir import odometer

@@ -13,11 +13,10 @@ from fl_sketch.core import chacha, secret, trees
 from fl_sketch.core.keys import roots_of, round_keys, sketch_keys
 from fl_sketch.core.mappings import flat
 from fl_sketch.data import examples
-from fl_sketch.engine import points
 from fl_sketch.engine.loop import initial
 from fl_sketch.engine.rounds import compile_rounds
 from fl_sketch.run import prepare, run, secret_roots
-from fl_sketch.sweep import grid
+from fl_sketch.sweep import grid, points
 from fl_sketch.sweep.dry_run import program_of
 from fl_sketch.sweep.sweep import run_program
 from fl_sketch.workdir import odometer, secrets
