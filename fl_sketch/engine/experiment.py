@@ -114,9 +114,9 @@ class Experiment:
     @functools.cached_property
     def _traced(self) -> tuple[Traffic, Sequence[Constant]]:
         algorithm = self.algorithm(self.hyperparameters, 0.0)
-        batches = self.local.shapes(self.clients.examples)
-        with noted() as constants:
-            traffic = costs.measure_traffic(algorithm, self.params, batches)
+        batches, params = self.local.shapes(self.clients.examples), self.params
+        with noted() as constants:  # of rounds, and not of the first model
+            traffic = costs.measure_traffic(algorithm, params, batches)
         if traffic.stateful and self.cohort.repeats:  # one of two would be kept
             msg = "Clients that keep a state need cohorts of different clients, got "
             raise ValueError(msg + "some of with_replacement (sampling=replacement).")

@@ -239,8 +239,8 @@ def simulate(
     if not guarantee:
         checks.require_batches(batches, batch, clients)
         checks.require_finite(clients)
-    callbacks: list[Callback] = [RequireMoving(experiment, clients.examples)]
-    callbacks += [_OnRow(on_row)] if on_row else []
+    callbacks: list[Callback] = [_OnRow(on_row)] if on_row else []
+    callbacks.append(RequireMoving(experiment, clients.examples))
     with Bar(experiment.last, shown=bar) as moving:
         callbacks.append(moving)
         if workdir is None:

@@ -1,6 +1,5 @@
 """Runs of configs in which a part of the model trains."""
 
-import shutil
 
 import jax
 import numpy as np
@@ -12,10 +11,10 @@ from fl_sketch.run import from_config, load_params, run
 from fl_sketch.workdir import checkpoint, weights
 from tests.models import own
 from tests.run.configs import (
+    begun,
     config_with,
     quiet,
     read_json,
-    refused,
 )
 
 pytestmark = pytest.mark.slow
@@ -103,9 +102,8 @@ def test_bytes_are_of_what_trains_and_of_the_rest_once(before, after):
 
 def test_another_run_begins_with_the_whole(after):
     for source in (after[0], after[0] / "params.safetensors"):
-        task = from_config(config_of(model__init_from=str(source)))
-        begun = jax.device_get(task.start(task.roots(task.secret))).server.params
-        assert changed(begun, load_params(after[0])) == set()
+        first = begun(config_of(model__init_from=str(source))).server.params
+        assert changed(jax.device_get(first), load_params(after[0])) == set()
 
 
 def test_statistics_stand_still_and_the_model_trains_as_it_is_tested(before, tmp_path):
@@ -117,19 +115,3 @@ def test_statistics_stand_still_and_the_model_trains_as_it_is_tested(before, tmp
     # With them as in tests, a client's loss is that of the same examples in a test.
     setup_keys = {**NORMED, **keys, **NOISE, "data__public": True}
     assert from_config(config_of(**setup_keys)).guarantee
-
-
-@pytest.mark.parametrize("damage", ["missing", "exchanged"])
-def test_a_folder_without_the_rest_of_the_model_says_so(after, tmp_path, damage):
-    folder = shutil.copytree(after[0], tmp_path / "copy")
-    path = folder / weights.FROZEN
-    if damage == "missing":
-        path.unlink()
-    if damage == "exchanged":
-        arrays = checkpoint.arrays_below(path, "")
-        arrays["dense2/kernel"] = arrays["dense2/kernel"] + 1
-        weights.keep_frozen(folder, arrays, fresh=True)
-    with refused(path):
-        load_params(folder)
-    with refused(path):
-        from_config(config_of(model__init_from=str(folder)))
