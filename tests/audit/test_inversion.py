@@ -71,11 +71,7 @@ def attacker(op, iterations, optimizer):
         )
 
     def on_all(messages, keys):
-        keys_of = jax.random.split(jax.random.key(3), len(IMAGES))
-        starts = jax.vmap(lambda k: inversion.starts(k, IMAGES.shape[1:], None)[0])(
-            keys_of
-        )
-        rows = messages, LABELS, starts
+        rows = messages, LABELS, jax.random.uniform(jax.random.key(3), IMAGES.shape)
         return jax.lax.map(lambda row: on_client(row, keys), rows)
 
     return jax.jit(on_all)

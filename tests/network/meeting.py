@@ -34,23 +34,19 @@ class Meeting:
       sent: every message, as (client, question, answer or None).
     """
 
-    def __init__(
-        self, algorithm, folder, *, cohort=None, rules=QUICK, clients=5, programs=None
-    ):
+    def __init__(self, algorithm, folder, *, cohort=None, rules=QUICK, programs=None):
         self.programs = programs or programs_of(algorithm)
         self.algorithm, self.folder, self.rules = algorithm, folder, rules
-        self.names = [f"hospital_{one}" for one in range(clients)]
+        self.names = [f"hospital_{one}" for one in range(5)]
         privates, publics = secure_sum.drawn(self.names)
         self.identities = [
             secure_sum.Identity(name, privates[name], publics) for name in self.names
         ]
-        self.sampler = engine.everyone(clients)
-        if cohort:
-            self.sampler = engine.fixed_size(clients, cohort)
-        self.data, self.lines, self.sent = optima(clients), [], []
+        self.sampler = engine.fixed_size(5, cohort) if cohort else engine.everyone(5)
+        self.data, self.lines, self.sent = optima(5), [], []
         self.change = lambda client, answer: answer
         self.sites = {}
-        for client in range(clients):
+        for client in range(5):
             self.start_site(client)
         self.start_coordinator()
 

@@ -44,7 +44,6 @@ def test_what_is_left_out_is_safe(tmp_path):
         'data = "a.npz"\ndelta = "1e-5"',
         'data = "a.npz"\nsmallest_sum = 1',
         'data = "a.npz"\nsmallest_sum = 2.5',
-        'data = "a.npz"\nnoises = "skellam"',
         'data = "a.npz"\nnoises = ["loud"]',
         'data = "a',
     ],

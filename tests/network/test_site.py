@@ -212,6 +212,8 @@ def test_a_site_that_lies_ends_nobody_elses_run(tmp_path, programs):
     source, whole = random.Random(2), []
     meeting.change = lambda client, answer: whole.append(answer) or answer
     state, _ = meeting.play(1)
+    notes = {"reason": "\x1b[2Jlook\nhospital_1: fine"}  # cannot move a terminal
+    whole += 3 * [messages.pack(Message(Kind.REFUSED, RUN, 1, 0, 4, notes))]
     question = Message(Kind.MODEL, RUN, 1, 0, 4, {"counts": [5.0, 5.0, 5.0]})
     taken = 0
     for _ in range(10_000):
@@ -233,13 +235,3 @@ def test_a_site_that_lies_ends_nobody_elses_run(tmp_path, programs):
     state, reports = meeting.play(20, state)
     assert all(report.simulator_only.answered.sum() >= 4 for report in reports)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.server.params))
-
-
-def test_what_a_site_says_cannot_move_a_terminal(tmp_path, programs):
-    meeting = Meeting(CATALOGUE["fedavg"], tmp_path, programs=programs["plain"])
-    notes = {"reason": "\x1b[2Jlook\nhospital_1: fine", "code": ["x"]}
-    refusal = messages.pack(Message(Kind.REFUSED, RUN, 0, 0, 4, notes))
-    meeting.change = lambda client, up: refusal if client == 4 else up
-    meeting.play(2)
-    (line,) = meeting.lines  # once
-    assert line == "hospital_4: refuses: [2Jlook hospital_1: fine"

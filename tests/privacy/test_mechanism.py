@@ -35,13 +35,8 @@ def test_no_bound_and_no_noise_is_no_mechanism(name):
         clipping.clip(float("inf")), noise_multiplier=0.0, denominator=CLIENTS
     )
     state, report = with_cohort(private(name, nothing), ALL)
-    expected, plain = with_cohort(ALGORITHMS[name], ALL)
+    expected, _ = with_cohort(ALGORITHMS[name], ALL)
     chex.assert_trees_all_close(state, expected, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(
-        report.simulator_only.diagnostics["loss"],
-        plain.simulator_only.diagnostics["loss"],
-        rtol=1e-5,
-    )
     assert not report.simulator_only.diagnostics["mechanism_rejected"].any()
 
 
