@@ -79,19 +79,6 @@ Did you mean 'mean'?
             raise ValueError(msg + nearest(value, allowed))
 
 
-def sketch_operator(**named: Any) -> None:
-    """Raises a TypeError unless every named argument is a sketch operator."""
-    for name, value in named.items():
-        if not (hasattr(value, "apply") and hasattr(value, "transpose")):
-            plain = isinstance(value, int | float | str)
-            got = repr(value) if plain else type(value).__name__
-            msg = (
-                f"Expected {name} to be a sketch operator, such as "
-                f"sketch.count_sketch(100), got {name}={got}."
-            )
-            raise TypeError(msg)
-
-
 def nearest(value: str, allowed: Sequence[str]) -> str:
     """Returns " Did you mean ...?" with the name closest to `value`, if any is."""
     near = difflib.get_close_matches(str(value).lower(), allowed, n=1)
