@@ -57,8 +57,6 @@ class Comparison(NamedTuple):
       tuning_seed: the seed of the search.
       tuning_rounds: the number of rounds of the search; 0: as many as are reported. A
         private search has the noise of the whole run.
-      tuning_keys: keys of the config only for the search, such as another data set,
-        with data.public=True if these data need no protection.
       last: the number of last evaluations over which the score is averaged.
       apart: whether seeds are separate runs and not a sweep. This is for runs of hours:
         they can be resumed, keep their checkpoints, and seeds can be added later. Not
@@ -72,7 +70,6 @@ class Comparison(NamedTuple):
     seeds: Sequence[int] = (0, 1, 2)
     tuning_seed: int = 100
     tuning_rounds: int = 0
-    tuning_keys: Mapping[str, Any] = {}
     last: int = 1
     apart: bool = False
     widen: int = 0
@@ -81,22 +78,13 @@ class Comparison(NamedTuple):
 def load(config: str, maker: str = "get_comparison") -> Any:
     """Returns what the function `maker` of a Python file returns.
 
-    Args:
-      config: the path of the file, as in "configs/compare_das.py"; after a colon, the
-        argument of the function.
-      maker: the name of the function.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      ValueError: in one line, for a file of another kind, or one that does not run.
+    `config` is the path of the file, as in "configs/compare_das.py"; after a colon
+    there is the argument of the function.
     """
     path, _, which = config.partition(":")
     if not os.path.isfile(path):
         msg = f"Expected --config to name a file, got {path}."
         raise FileNotFoundError(msg)
-    if not path.endswith(".py"):
-        msg = f"Expected --config to name a Python file, got {path}."
-        raise ValueError(msg)
     try:
         make = runpy.run_path(path).get(maker)
     except (SyntaxError, ImportError, NameError) as error:
@@ -132,10 +120,6 @@ def run(
       settings: lines "key=value" for the config of every method.
       only: names of methods; empty: all.
       say: what prints a line.
-
-    Raises:
-      ValueError, TypeError, FileNotFoundError: in one line.
-      Stopped: on SIGINT, SIGTERM or SIGHUP.
     """
     folder = files.writable_folder(workdir)
     for name in only:
@@ -178,15 +162,9 @@ def side_by_side(
     *,
     say: Callable[[str], None] = tqdm.write,
 ) -> dict[str, dict[str, Any]]:
-    """Runs every config in its own folder; returns the summaries by name.
+    """Runs every config in its own folder of `workdir`; returns the summaries by name.
 
     It prints a table, in which the first run is compared with the others.
-
-    Args:
-      configs: the configs by name.
-      workdir: the folder of their folders.
-      data_dir: the folder of raw data sets.
-      say: what prints a line.
     """
     summaries = {}
     for name, config in configs.items():
@@ -205,9 +183,6 @@ def config_of(
 
     The keys of the method replace those of the base, and `settings`, lines "key=value",
     replace both.
-
-    Raises:
-      ValueError: for a line that is no setting.
     """
     config = grid.changed(comparison.base, method.keys)
     axes = grid.read_axes(config, settings, flag="set") if settings else ()
@@ -223,12 +198,11 @@ def _tuned_and_run(
     comparison: Comparison, method: Method, config, folder, data_dir, say
 ) -> tuple[dict[str, Any], list[Row], list[Row]]:
     """Returns the best keys, the evaluations, and the points of the search."""
-    tuned = Tuning(config, method.tune, folder, data_dir, comparison.last, say)
     best, points = {}, []
     if method.tune:
         searched = _for_search(comparison, method, config, data_dir)
-        tuned = tuned._replace(config=searched)
-        best, points = tuned.search(comparison.widen)
+        tuning = Tuning(searched, method.tune, folder, data_dir, comparison.last, say)
+        best, points = tuning.search(comparison.widen)
     config = grid.changed(config, best)
     seeds, place = comparison.seeds, folder / "seeds"
     if comparison.apart:
@@ -240,8 +214,7 @@ def _tuned_and_run(
 
 def _for_search(comparison: Comparison, method: Method, config, data_dir) -> ConfigDict:
     """Returns the config with which a method is tuned."""
-    keys = {**comparison.tuning_keys, "seed": comparison.tuning_seed}
-    config = grid.changed(config, keys)
+    config = grid.changed(config, {"seed": comparison.tuning_seed})
     if not comparison.tuning_rounds or method.whole:
         return config
     keys = {"rounds": min(config.rounds, comparison.tuning_rounds)}
