@@ -31,41 +31,30 @@ class Tokenizer(Protocol):
     @property
     def size(self) -> int:
         """The number of tokens, with the special ones."""
-        ...
 
     @property
     def pad(self) -> int:
         """The token after the end of a text."""
-        ...
 
     @property
     def begin(self) -> tuple[int, ...]:
         """The token that begins every text; empty: none does."""
-        ...
 
     @property
     def special(self) -> Collection[int]:
         """The tokens that are no part of a text."""
-        ...
 
     def encode(self, texts: Sequence[str], length: int) -> np.ndarray:
-        """Returns int32 [texts, length]: `begin`, the tokens, `pad` up to the length.
-
-        Tokens beyond the length are left out.
-        """
-        ...
+        """Returns int32 [texts, length]: `begin`, the tokens that fit, and `pad`."""
 
     def tokens(self, text: str) -> np.ndarray:
         """Returns all tokens of a text, int32, without those that begin and end one."""
-        ...
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Returns the text of tokens, with `UNREADABLE` for unknown ones."""
-        ...
 
     def to_json(self) -> dict[str, Any]:
         """Returns what params.json holds of it, from which `of` makes it again."""
-        ...
 
 
 class Table(NamedTuple):
@@ -99,7 +88,7 @@ class Table(NamedTuple):
         """Returns the tokens of a text; see `Tokenizer`."""
         units = list(text) if self.kind == CHARACTERS else words(text)
         if self.kind == CHARACTERS and (lacking := {*units} - {*self.units}):
-            msg = f"Expected a text of what the vocabulary has, got {sorted(lacking)}."
+            msg = f"The vocabulary lacks {sorted(lacking)}."
             raise ValueError(msg)
         return encode([units], self.units, length=len(units) + 1)[0, 1:]
 
@@ -126,33 +115,24 @@ def of(record: Mapping[str, Any]) -> Tokenizer:
     """Returns the tokenizer whose `to_json` a `record` is."""
     if record["kind"] == folder_tokenizer.KIND:
         return folder_tokenizer.of(record)
-    units = tuple(record["units"])
-    if record["kind"] not in (CHARACTERS, WORDS) or not all(
-        isinstance(unit, str) for unit in units
-    ):
-        msg = f"units of {record['kind']!r} that are no texts"
+    kind, units = record["kind"], tuple(record["units"])
+    if kind not in (CHARACTERS, WORDS) or not all(isinstance(u, str) for u in units):
+        msg = f"units of {kind!r} that are no texts"
         raise TypeError(msg)
-    return Table(record["kind"], units, bool(record["found_in_training"]))
+    return Table(kind, units, bool(record["found_in_training"]))
 
 
 def words(text: str) -> list[str]:
-    """Returns the words of a text in lower case, split at spaces.
-
-    Separate punctuation is a word.
-    """
+    """Returns the words of a text in lower case, split at spaces."""
     return text.lower().split()
 
 
 def encode(
     texts: Iterable[Sequence[str]], known: Sequence[str], *, length: int
 ) -> np.ndarray:
-    """Returns int32 [texts, length]: `START`, the units, and `PAD` up to the length.
+    """Returns int32 [texts, length]: `START`, the units that fit, and `PAD`.
 
-    Args:
-      texts: sequences of units: words, or characters. Those beyond the length are left
-        out.
-      known: the vocabulary; its first unit has the number `SPECIAL`.
-      length: the number of tokens of a text.
+    The first unit of the vocabulary, `known`, has the number `SPECIAL`.
     """
     number = {unit: place for place, unit in enumerate(known, start=SPECIAL)}
     texts = list(texts)

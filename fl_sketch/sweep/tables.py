@@ -257,10 +257,14 @@ def write_standings(
       notes: lines on the privacy that all runs spent together.
     """
     methods = by_method(evaluations)
-    budget = min(
-        max(float(row[UP]) for seed in seeds for row in seed)
-        for seeds in methods.values()
+    sent = (
+        max(float(one[UP]) for seed in methods[row["method"]] for one in seed)
+        for row in rows
+        if math.isfinite(
+            row[_score(row).name]
+        )  # one that diverged at once sent nothing
     )
+    budget = min(sent, default=0.0)
     for row in rows:
         within = (
             [evaluation for evaluation in seed if float(evaluation[UP]) <= budget]

@@ -157,13 +157,9 @@ def attend(
 ) -> jax.Array:
     """Returns what each position takes from the positions that it may see.
 
-    Args:
-      query: [batch, length, heads, width].
-      key: the same with as many heads, or a divisor of them: each is then used by
-        several consecutive heads of queries.
-      value: as `key`.
-      mask: bool, [batch or 1, length or 1, length]: the positions to which each
-        position attends.
+    All are [batch, length, heads, width]. Keys and values may have a divisor of the
+    queries' heads: each is then used by several consecutive ones. The mask, bool,
+    [batch or 1, length or 1, length], has the positions to which each one attends.
     """
     batch, length, heads, width = query.shape
     groups = key.shape[2]
