@@ -52,10 +52,7 @@ def at_most(limit: int, reason: str, **named: int) -> None:
 
 
 def warn_if_long(numbers: int, d: int, *, stacklevel: int) -> None:
-    """Warns of a message of more numbers than the model of `d` numbers has.
-
-    A `stacklevel` of 1 is that of the caller.
-    """
+    """Warns of a message of more numbers than the model of `d` numbers has."""
     if numbers > d:
         text = (
             f"A message of {numbers} numbers is longer than the model, which has {d}: "

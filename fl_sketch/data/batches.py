@@ -101,7 +101,7 @@ def check(examples: Any, partition: Partition) -> None:
     """Raises, as `resident` does, unless batches can be drawn from the examples."""
     leaves = jax.tree.leaves(examples)
     if any(leaf.dtype.kind in "OSUT" for leaf in leaves):
-        msg = "Expected inputs of numbers, got strings: encode them first."
+        msg = "Inputs must be numbers, got strings: encode them first."
         raise TypeError(msg)
     count, last = len(leaves[0]), int(partition.indices.max())
     if last >= count:
@@ -114,14 +114,10 @@ def check(examples: Any, partition: Partition) -> None:
 def fetching(kind: str, *, steps: int, batch: int) -> Callable[..., Any]:
     """Returns a function `(data, client, plan, key) -> batches` for `make_round`.
 
-    A plan that is not empty is what the client trains on: batches from the host.
-
-    Args:
-      kind: "fresh": every example of every batch is drawn by itself. "subsets": a batch
-        holds no example twice, as the privacy of examples needs it. "whole": each batch
-        is all that the client has, in order, repeated up to the batch's size.
-      steps: the number of batches.
-      batch: the number of examples in each.
+    A plan that is not empty is what the client trains on: batches from the host. The
+    kinds are "fresh": every example of every batch is drawn by itself; "subsets": a
+    batch holds no example twice, as the privacy of examples needs it; "whole": each
+    batch is all that the client has, in order, repeated up to the batch's size.
     """
     validate.one_of(KINDS, batches=kind)
     validate.at_least_one(steps=steps, batch=batch)

@@ -185,20 +185,12 @@ class Cnn(nn.Module):
 
 
 def images(inputs: jax.Array, least: int = 1) -> jax.Array:
-    """Returns `inputs`, which must be float images of four axes.
-
-    Args:
-      least: rows and columns that they need for no layer to be empty.
-    """
-    if inputs.ndim != 4:
+    """Returns `inputs`, float images with as many rows and columns as layers need."""
+    if inputs.ndim != 4 or min(inputs.shape[1:3]) < least:
         msg = (
-            "Expected images of shape (batch, height, width, channels), "
-            f"got shape {inputs.shape}."
+            "Expected images of shape (batch, height, width, channels), of at least "
+            f"{least}x{least}, got shape {inputs.shape}."
         )
-        raise ValueError(msg)
-    height, width = inputs.shape[1:3]
-    if min(height, width) < least:
-        msg = f"Expected images of {least}x{least} at least, got {height}x{width}."
         raise ValueError(msg)
     return _floats(inputs)
 

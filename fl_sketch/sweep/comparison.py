@@ -5,7 +5,6 @@ searched with a separate seed. The reported runs have other seeds. Searches and 
 are sweeps, so an interrupted comparison keeps finished runs.
 """
 
-import collections
 import inspect
 import os
 import pathlib
@@ -33,13 +32,10 @@ from fl_sketch.workdir.tables import markdown
 
 
 class Method(NamedTuple):
-    """One of the methods compared.
+    """One of the methods compared: keys of its config, over those of the base.
 
-    Attributes:
-      keys: the keys of the config and their values, over those of the base.
-      tune: keys and the values that they are tuned over; the grid is the product.
-      whole: whether it is tuned in as many rounds as are reported, whatever the others
-        are: for methods that may diverge late.
+    It is tuned over the product of the values in `tune`, and if it may diverge late in
+    the `whole` number of rounds, whatever the others are.
     """
 
     keys: Mapping[str, Any]
@@ -249,23 +245,17 @@ def _check(
 ) -> None:
     """Raises errors of all methods before the first one trains."""
     if any("/" not in name for name in odometer.read(folder)):
-        msg = (
-            f"Expected workdir to be new or the folder of a comparison, got {folder}, "
-            f"whose {odometer.FILE} counts a run: use another workdir."
-        )
+        msg = f"{folder} has a run, which {odometer.FILE} counts: use another workdir."
         raise ValueError(msg)
-    places = collections.defaultdict(list)
-    for name in comparison.methods:
-        places[folder_of(folder, name)].append(name)
-    for place, names in places.items():
-        if len(names) > 1 or place == folder:
-            msg = f"Expected methods whose names give different folders, got {names}."
-            raise ValueError(msg)
+    places = {folder_of(folder, name) for name in comparison.methods}
+    if len(places - {folder}) < len(comparison.methods):
+        msg = f"Names give different folders, but for {', '.join(comparison.methods)}."
+        raise ValueError(msg)
     metrics = {name: metrics_of(config.model)[0] for name, config in configs.items()}
     if len({*metrics.values()}) > 1:  # no table ranks different metrics
         got = ", ".join(f"{metric} of {name}" for name, metric in metrics.items())
-        msg = f"Expected the same first metric in all methods, got {got}: set "
-        raise ValueError(msg + "model.metrics=NAME.")
+        msg = f"All methods need the same model.metrics, got {got}."
+        raise ValueError(msg)
     privacy.require_one_unit(configs.values())
     for name, config in configs.items():
         if comparison.apart and privacy.protection_of(config).noisy:
@@ -277,6 +267,5 @@ def _check(
             parse.check(first)
             privacy.check(first)
         except (ValueError, TypeError) as error:
-            kind = TypeError if isinstance(error, TypeError) else ValueError
             msg = f"{name}: {error}"
-            raise kind(msg) from None
+            raise ValueError(msg) from None

@@ -68,8 +68,6 @@ def factors(
 def merged(trained: Arrays, frozen: Arrays) -> dict[str, Any]:
     """Returns all arrays of a model by name: as they are, or plus their products.
 
-    Both mappings are of arrays by name, of jax or of numpy.
-
     >>> import numpy as np
     >>> frozen = {"w": np.zeros((2, 3)), "w/lora_scale": 2.0}
     >>> trained = {"w/lora_a": np.ones((2, 1)), "w/lora_b": np.ones((1, 3))}

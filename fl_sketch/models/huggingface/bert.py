@@ -64,10 +64,8 @@ def names(folder: Folder) -> NameMap:
 def module(folder: Folder, classes: int, *, dropout: float = 0.0) -> nn.Module:
     """Returns the module that the `config.json` of a folder describes.
 
-    Args:
-      classes: the number of logits; 0: the mean of the tokens, without a head.
-      dropout: the rate in training, after the embeddings, after each part of a block
-        and before the head.
+    Without `classes` it returns the mean of the tokens. In training there is dropout
+    after the embeddings, after each part of a block and before the head.
     """
     validate.below_one(dropout=dropout)
     folder.require("position_embedding_type", "absolute", default="absolute")
@@ -128,10 +126,7 @@ class Block(nn.Module):
     def __call__(self, x: jax.Array, mask: jax.Array, train: bool = False) -> jax.Array:
         """Returns the block's output of tokens `x` [batch, length, width].
 
-        Args:
-          x: tokens.
-          mask: bool [batch, 1, length], which positions there are to see.
-          train: whether there is dropout.
+        The mask, bool [batch, 1, length], has the positions that there are to see.
         """
         config, width = self.config, x.shape[-1]
         drop = nn.Dropout(self.dropout, deterministic=not train)
