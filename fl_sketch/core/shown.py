@@ -60,11 +60,7 @@ def cut(text: str) -> str:
 
 
 def listed(names: Collection[str], most: int) -> str:
-    """Returns names, the first `most` of them and the number of the others.
-
-    >>> listed(["a", "b", "c"], 2)
-    'a, b and 1 more'
-    """
+    """Returns names, the first `most` of them and the number of the others."""
     more = f" and {len(names) - most} more" * (len(names) > most)
     return ", ".join([*names][:most]) + more
 

@@ -4,15 +4,6 @@ The data set is on the device once, however many clients share it, and so is the
 partition: 4 bytes per example and 4 per client. A round touches only its cohort: each
 example of a batch costs a few integer operations and two gathers, and nothing depends
 on the number of clients. Batching over clients is the caller's `vmap`.
-
->>> from fl_sketch.data.examples import Examples
->>> examples = Examples(np.zeros((6, 2), np.uint8), np.arange(6, dtype=np.int32))
->>> shares = Partition(np.arange(6, dtype=np.int32), np.array([0, 2, 6]))
->>> data = resident(examples, shares)
->>> keys, cohort = jax.random.split(jax.random.key(0), 3), jnp.array([1, 0, 1])
->>> draw = lambda key, client: batches(data, key, client, steps=5, batch=4)
->>> jax.tree.map(jnp.shape, jax.jit(jax.vmap(draw))(keys, cohort))
-Examples(inputs=(3, 5, 4, 2), targets=(3, 5, 4))
 """
 
 import dataclasses

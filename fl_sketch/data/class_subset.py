@@ -1,12 +1,6 @@
 """A part of a data set: some of its classes, or of the people who wrote it.
 
 A model that was trained on one part has not seen the other.
-
->>> images = np.arange(6)
->>> both = Examples(images, np.array([0, 1, 2, 3, 2, 3], np.int32))
->>> half = part(Splits("six", both, both, 4), "2/2").train
->>> half.inputs.tolist(), half.targets.tolist()
-([2, 3, 4, 5], [0, 1, 0, 1])
 """
 
 import re

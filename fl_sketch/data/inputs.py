@@ -2,13 +2,6 @@
 
 This is done on the device, to one batch at a time, so that a data set stays as small as
 its file.
-
->>> import numpy as np
->>> scaling = scaling_of(np.array([[0.0, 10.0], [2.0, 30.0]], np.float32))
->>> scaling
-Scaling(mean=(1.0, 20.0), deviation=(1.0, 10.0))
->>> scaled(jnp.array([[3.0, 10.0]]), scaling)
-Array([[ 2., -1.]], dtype=float32)
 """
 
 from collections.abc import Callable
@@ -60,11 +53,7 @@ def scaling_of(inputs: np.ndarray) -> Scaling:
 
 
 def parsed_scaling(text: str) -> Scaling:
-    """Returns the scaling of a text such as "MEAN,..../DEVIATION,...".
-
-    >>> parsed_scaling("0.5/0.25").deviation
-    (0.25,)
-    """
+    """Returns the scaling of a text such as "MEAN,..../DEVIATION,..."."""
     try:
         mean, deviation = (
             tuple(map(float, part.split(","))) for part in text.split("/")

@@ -1,12 +1,4 @@
-"""Classifiers of images: from float32 inputs in NHWC order to logits.
-
->>> import jax, jax.numpy as jnp
->>> model = LeNet(10)
->>> images = jnp.zeros((1, 28, 28, 1))
->>> params = model.init(jax.random.key(0), images)["params"]
->>> sum(leaf.size for leaf in jax.tree.leaves(params))
-61706
-"""
+"""Classifiers of images: from float32 inputs in NHWC order to logits."""
 
 import functools
 from collections.abc import Sequence
@@ -206,8 +198,7 @@ def _floats(inputs: jax.Array) -> jax.Array:
     """Returns the inputs; raw bytes in [0, 255] would train, and badly."""
     if not jnp.issubdtype(inputs.dtype, jnp.floating):
         msg = (
-            f"Expected inputs of a float type, got {inputs.dtype}: integers are "
-            "tokens of a text, and those of a table are saved as float32."
+            f"Expected float inputs, got {inputs.dtype}: integers are tokens of a text."
         )
         raise TypeError(msg)
     return inputs

@@ -1,12 +1,6 @@
 """Metrics by name, computed from sums over examples.
 
 An evaluation in padded batches, on many devices, is therefore exact.
-
->>> import jax.numpy as jnp
->>> logits, labels = jnp.array([[2.0, 1], [0, 3], [1, 0]]), jnp.array([0, 1, 1])
->>> sums = METRICS["accuracy"].sums(logits, labels, jnp.ones(3))
->>> METRICS["accuracy"].value(sums).round(4)
-Array(0.6667, dtype=float32)
 """
 
 import math
@@ -118,11 +112,7 @@ class Score(NamedTuple):
 
 
 def score_of(row: Iterable[str], parts: Iterable[str] = REPORTED) -> Score:
-    """Returns the first metric of a row, on the first part that was measured.
-
-    >>> score_of(["round", "test_loss", "test_rmse"]).title
-    'test rmse'
-    """
+    """Returns the first metric of a row, on the first part that was measured."""
     for part in parts:
         for name in row:
             head, _, metric = name.partition("_")
@@ -133,11 +123,7 @@ def score_of(row: Iterable[str], parts: Iterable[str] = REPORTED) -> Score:
 
 
 def measured(row: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the numbers of a `row` on data that belong to no client.
-
-    >>> measured({"round": 3, "test_rmse": None})
-    {'test_rmse': nan}
-    """
+    """Returns the numbers of a `row` on data that belong to no client."""
     return {name: _number(row[name]) for name in row if name.startswith(MEASURED)}
 
 

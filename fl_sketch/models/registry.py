@@ -1,17 +1,7 @@
 """Models by name, for configs.
 
->>> build("mlp", 10, width=32)
-Mlp(
-    # attributes
-    classes = 10
-    hidden = (32, 32)
-    width = 32
-)
->>> build("lenett", 10)
-Traceback (most recent call last):
-ValueError: Expected model to be one of 'logistic', 'mlp', 'lenet', 'sigmoid_lenet', \
-'cnn', 'resnet', 'vit', 'transformer', 'language_model', 'hf/FOLDER', \
-'FILE.py:NAME', got model='lenett'. Did you mean 'lenet'?
+>>> build("mlp", 10, width=32).hidden
+(32, 32)
 """
 
 import inspect

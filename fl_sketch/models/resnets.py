@@ -2,9 +2,6 @@
 
 With norm="batch" they also keep statistics, which mix the examples of a client. Where
 clients differ, the averages of these statistics fit none of them.
-
->>> ResNet(10).stages
-(3, 3, 3)
 """
 
 import math

@@ -2,13 +2,6 @@
 
 Blocks are normalised before each part, so that they train from scratch without a
 warm-up.
-
->>> import jax, jax.numpy as jnp
->>> model = Transformer(2, vocabulary=50, width=8, depth=1, heads=2)
->>> tokens = jnp.array([[2, 7, 9, PAD]])
->>> params = model.init(jax.random.key(0), tokens)["params"]
->>> model.apply({"params": params}, tokens).shape
-(1, 2)
 """
 
 import flax.linen as nn

@@ -1,13 +1,4 @@
-"""Optimizers by their names in optax, for a client's local steps.
-
->>> import jax.numpy as jnp
->>> tx = optimizer("sgd(momentum=0.5)")(0.1)
->>> state = tx.init(jnp.zeros(()))
->>> first, state = tx.update(jnp.float32(1), state)
->>> second, state = tx.update(jnp.float32(1), state)
->>> f"{first:.2f}", f"{second:.2f}"
-('-0.10', '-0.15')
-"""
+"""Optimizers by their names in optax, for a client's local steps."""
 
 import ast
 import inspect
@@ -87,7 +78,6 @@ def _parsed(text: str) -> tuple[str, dict[str, Any]]:
     except (SyntaxError, ValueError):
         pass
     msg = (
-        "Expected optimizer to be a name of optax, such as sgd or adamw(b1=0.8), or "
-        f"FILE.py:NAME without options, got optimizer={text!r}."
+        "Expected a name of optax, such as sgd or adamw(b1=0.8), or FILE.py:NAME, got "
     )
-    raise ValueError(msg)
+    raise ValueError(f"{msg}optimizer={text!r}.")
