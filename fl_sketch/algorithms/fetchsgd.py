@@ -48,8 +48,10 @@ def fetchsgd(
     op = sketch
     if not op.fixed_key:
         op = sketches.fixed_key(op, jax.random.key(int(Purpose.HASHES)))
-    columns = channels.columns(op)
-    k = heavy or (columns if forget == "zero" else max(1, columns // STABLE))
+    k = heavy
+    if not k:
+        columns = channels.columns(op)
+        k = columns if forget == "zero" else max(1, columns // STABLE)
     if forget == "subtract":
         msg = (
             "forget='subtract' may let errors grow without end: with five rows it did "

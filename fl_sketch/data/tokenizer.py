@@ -31,30 +31,38 @@ class Tokenizer(Protocol):
     @property
     def size(self) -> int:
         """The number of tokens, with the special ones."""
+        ...
 
     @property
     def pad(self) -> int:
         """The token after the end of a text."""
+        ...
 
     @property
     def begin(self) -> tuple[int, ...]:
         """The token that begins every text; empty: none does."""
+        ...
 
     @property
     def special(self) -> Collection[int]:
         """The tokens that are no part of a text."""
+        ...
 
     def encode(self, texts: Sequence[str], length: int) -> np.ndarray:
         """Returns int32 [texts, length]: `begin`, the tokens that fit, and `pad`."""
+        ...
 
     def tokens(self, text: str) -> np.ndarray:
         """Returns all tokens of a text, int32, without those that begin and end one."""
+        ...
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Returns the text of tokens, with `UNREADABLE` for unknown ones."""
+        ...
 
     def to_json(self) -> dict[str, Any]:
         """Returns what params.json holds of it, from which `of` makes it again."""
+        ...
 
 
 class Table(NamedTuple):

@@ -77,7 +77,5 @@ def _parsed(text: str) -> tuple[str, dict[str, Any]]:
             return ast.unparse(node.func), options
     except (SyntaxError, ValueError):
         pass
-    msg = (
-        "Expected a name of optax, such as sgd or adamw(b1=0.8), or FILE.py:NAME, got "
-    )
-    raise ValueError(f"{msg}optimizer={text!r}.")
+    msg = f"Expected a name of optax, as adamw(b1=0.8), or FILE.py:NAME, got {text!r}."
+    raise ValueError(msg)
