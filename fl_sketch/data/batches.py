@@ -176,7 +176,7 @@ def places(
     batch: int,
     replacement: bool = True,
 ) -> jax.Array:
-    """Returns where in the partition's indices a client's batches are.
+    """Returns the places of a client's batches in the partition's indices.
 
     With replacement, places are independent and uniform. Without, they go through all
     places in random order, and again in another order, as often as it takes: every run

@@ -65,7 +65,7 @@ class FolderTokenizer:
         return self._tokenizer.decode([int(token) for token in tokens])
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what params.json holds of it."""
+        """Returns its record in params.json."""
         return {
             "kind": KIND,
             "size": self.size,

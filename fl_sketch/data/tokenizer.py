@@ -61,7 +61,7 @@ class Tokenizer(Protocol):
         ...
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what params.json holds of it, from which `of` makes it again."""
+        """Returns its record in params.json, from which `of` makes it again."""
         ...
 
 
@@ -108,7 +108,7 @@ class Table(NamedTuple):
         return ("" if self.kind == CHARACTERS else " ").join(filter(None, units))
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what params.json holds of it."""
+        """Returns its record in params.json."""
         special = {"padding": PAD, "unknown": UNKNOWN, "start": START}
         return {
             "kind": self.kind,

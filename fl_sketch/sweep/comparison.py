@@ -130,12 +130,12 @@ def run(
     for number, (name, config) in enumerate(methods, 1):
         say(f"{name} ({number} of {len(configs)})")
         method, place = comparison.methods[name], folder_of(folder, name)
-        best, rows, points = _tuned_and_run(
+        best, rows, points = _tune_and_run(
             comparison, method, config, place, data_dir, say
         )
         searched += [{"method": name, **point} for point in points]
         evaluations += [{"method": name, **row} for row in rows]
-        standings.append(tables.standing(name, best, rows, comparison.last))
+        standings.append(tables.standings_row(name, best, rows, comparison.last))
         say("  " + markdown(tables.standings_table(standings[-1:]))[-1])
     if searched:
         files.write_rows(folder / "search.csv", searched)
@@ -190,7 +190,7 @@ def folder_of(workdir: str | os.PathLike, name: str) -> pathlib.Path:
     return pathlib.Path(workdir) / re.sub(r"\W+", "_", name).strip("_").lower()
 
 
-def _tuned_and_run(
+def _tune_and_run(
     comparison: Comparison, method: Method, config, folder, data_dir, say
 ) -> tuple[dict[str, Any], list[Row], list[Row]]:
     """Returns the best keys, the evaluations, and the points of the search."""
@@ -202,7 +202,7 @@ def _tuned_and_run(
     config = grid.changed(config, best)
     seeds, place = comparison.seeds, folder / "seeds"
     if comparison.apart:
-        return best, list(_apart(config, seeds, place, data_dir)), points
+        return best, list(_separate_runs(config, seeds, place, data_dir)), points
     over = [f"seed={','.join(map(str, seeds))}"]
     sweep(config, over, place, data_dir, say=lambda line: None)
     return best, rows_of.read(place / "sweep.csv"), points
@@ -222,7 +222,7 @@ def _for_search(comparison: Comparison, method: Method, config, data_dir) -> Con
     return grid.changed(config, keys)
 
 
-def _apart(config, seeds: Sequence[int], folder, data_dir) -> Iterator[Row]:
+def _separate_runs(config, seeds: Sequence[int], folder, data_dir) -> Iterator[Row]:
     """Yields the rows of each seed as a separate run, in the form of a sweep."""
     for point, seed in enumerate(seeds):
         place, lost = folder / str(seed), []

@@ -146,7 +146,7 @@ def write_sweep(
 
 
 def _typed(row: Mapping[str, Any], axes: Sequence[Axis]) -> Row:
-    """Returns what summaries and tables need of a plain row, as numbers."""
+    """Returns the columns of a plain row for summaries and tables, as numbers."""
     likes = {axis.key: axis.values[0] for axis in axes}
     likes |= dict.fromkeys(("point", "round", UP, DOWN), 0) | {"train_loss": 0.0}
     values = {key: typed(row[key], like) for key, like in likes.items()}
@@ -167,7 +167,7 @@ def _number(score: Score, value: float) -> str:
     return f"{score.factor * value:.{2 if score.factor > 1 else 4}f}"
 
 
-def standing(method: str, chosen: Row, rows: Rows, last: int) -> Row:
+def standings_row(method: str, chosen: Row, rows: Rows, last: int) -> Row:
     """Returns the row of a `method` in standings.csv.
 
     It was tuned, and the `chosen` keys were the best. `rows` are all evaluations of all
@@ -209,7 +209,7 @@ def epsilon_of(ends: Sequence[Mapping[str, Any]]) -> Row:
 
 
 def standings_table(rows: Sequence[Row]) -> list[list[str]]:
-    """Returns the cells of standings.md, of the rows of `standing`."""
+    """Returns the cells of standings.md, of the rows of `standings_row`."""
     private = any(row["epsilon"] for row in rows)
     hidden = " (simulator only)" * private  # exact bytes tell who took part
     score = _score(rows[0])
@@ -252,7 +252,7 @@ def write_standings(
 
     Args:
       folder: the folder of the comparison.
-      rows: the rows of `standing`, with as many `last` ones in the mean of a seed.
+      rows: the rows of `standings_row`, with as many `last` ones in the mean of a seed.
       evaluations: all evaluations that are reported.
       notes: lines on the privacy that all runs spent together.
     """
@@ -291,7 +291,7 @@ def write_standings(
 
 
 def _score(row: Row) -> Score:
-    """Returns the score that a row of `standing` reports."""
+    """Returns the score that a row of `standings_row` reports."""
     return Score("test", next(name for name in row if name in metrics.METRICS))
 
 

@@ -40,7 +40,7 @@ class Parts(NamedTuple):
     frozen: Constant
 
     def start(self, model: Tree, key: Key) -> Tree:
-        """Returns what trains of a `model`, as nested dictionaries; lora's are new."""
+        """Returns the trained part of a `model`, as nested dictionaries."""
         leaves = named(model)
         arrays = {name: leaves[name] for name in self.chosen.wholly}
         for number, (name, rank) in enumerate(self.chosen.ranks.items()):

@@ -150,7 +150,7 @@ def _norm(config: Mapping[str, Any], name: str) -> nn.LayerNorm:
 def attend(
     query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array
 ) -> jax.Array:
-    """Returns what each position takes from the positions that it may see.
+    """Returns the attention of each position to the positions that it may see.
 
     All are [batch, length, heads, width]. Keys and values may have a divisor of the
     queries' heads: each is then used by several consecutive ones. The mask, bool,
