@@ -17,7 +17,7 @@ NAMES = tuple(
     name
     for name, function in inspect.getmembers(optax, inspect.isfunction)
     if next(iter(inspect.signature(function).parameters), "") == "learning_rate"
-    and not name.startswith("scale_by")
+    and not name.startswith(("_", "scale_by"))
     and name != "noisy_sgd"
 )
 
