@@ -148,7 +148,7 @@ def test_a_loss_that_draws_gets_its_key_and_statistics_stand_still():
     assert not same(end.params["head"], jnp.ones(3))
 
 
-SHAPES = {"query": (32, 4, 8), "out": (4, 8, 32), "conv": (2, 2, 8, 16), "head": (8, 3)}
+SHAPES = {"query": (32, 4, 8), "out": (4, 8, 32), "conv": (2, 2, 8, 32), "head": (8, 3)}
 WHOLE = "query|out|conv"
 
 
