@@ -87,7 +87,8 @@ def read(workdirs: Sequence[str], only: Sequence[str] = ()) -> list[Row]:
         row for row in rows if not only or any(text in row["method"] for text in only)
     ]
     if not left:
-        msg = f"--only must be text of one of {', '.join(taken)}, got only={only}."
+        lines = ", ".join(dict.fromkeys(row["method"] for row in rows))
+        msg = f"--only must be text of one of {lines}, got only={only}."
         raise ValueError(msg)
     return left
 

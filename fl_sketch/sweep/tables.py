@@ -257,12 +257,10 @@ def write_standings(
       notes: lines on the privacy that all runs spent together.
     """
     methods = by_method(evaluations)
-    sent = (
+    sent = (  # a method that diverged at once sent nothing
         max(float(one[UP]) for seed in methods[row["method"]] for one in seed)
         for row in rows
-        if math.isfinite(
-            row[_score(row).name]
-        )  # one that diverged at once sent nothing
+        if math.isfinite(row[_score(row).name])
     )
     budget = min(sent, default=0.0)
     for row in rows:

@@ -35,11 +35,6 @@ def optimizer(text: str) -> Optimizer:
         name, options = _parsed(text)
         validate.one_of(NAMES, optimizer=name)
         function = getattr(optax, name)
-        legal = tuple(inspect.signature(function).parameters)[1:]
-        for option in options:
-            if option not in legal:
-                msg = f"{name} has no option {option}, but {', '.join(legal)}."
-                raise ValueError(msg + validate.nearest(option, legal))
 
         def make(rate):
             return function(rate, **options)

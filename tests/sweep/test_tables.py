@@ -94,3 +94,15 @@ def test_a_difference_to_the_first_method_is_taken_seed_by_seed(tmp_path):
     assert (first[2], ahead[2]) == ("-", "10.00 +- 2.48")
     assert ahead[1] == "80.00 +- 47.20"
     assert "difference" in (tmp_path / "standings.csv").read_text().splitlines()[0]
+
+
+def test_a_method_that_diverged_does_not_set_the_bytes_of_the_others(tmp_path):
+    methods = {"good": {"test_accuracy": 0.5}, "lost": {"test_accuracy": math.nan}}
+    rows = [
+        LAST | {"method": name, "point": 0, "seed": 0} | own
+        for name, own in methods.items()
+    ]
+    rows[1]["bytes_up_total"] = 0
+    standings = [tables.standings_row(row["method"], {}, [row], 1) for row in rows]
+    tables.write_standings(tmp_path, standings, rows, 1)
+    assert standings[0]["accuracy_at_budget"] == 0.5
