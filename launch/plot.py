@@ -1,8 +1,7 @@
-r"""Plots runs, sweeps and comparisons in one picture.
+"""Plots runs, sweeps and comparisons in one picture.
 
 python -m launch.plot --workdir=/tmp/run --workdir=/tmp/other --out=/tmp/both.png
-python -m launch.plot --workdir=/tmp/run --out=/tmp/run.pdf --x=up --x=epsilon \
-    --label='run=SAFL, 1/100' --title='Digits'
+python -m launch.plot --workdir=/tmp/run --out=/tmp/run.pdf --x=up --x=epsilon
 
 The picture shows the test score against rounds, bytes up and all bytes, or against what
 --x names. Each run, setting of a sweep and method of a comparison is a line, with a
@@ -24,24 +23,13 @@ X = flags.DEFINE_multi_enum(
     "Horizontal axis of a panel. Repeatable.",
 )
 METRIC = flags.DEFINE_string("metric", "", "Metric to plot; default: the first.")
-LABEL = flags.DEFINE_multi_string(
-    "label", [], "NAME=TEXT: legend of a line. Repeatable."
-)
-TITLE = flags.DEFINE_string("title", "", "Title of the picture.")
 flags.mark_flags_as_required(["workdir", "out"])
 
 
 def main():
     """Draws the folders into one picture, and prints the names of its lines."""
-    lines = plots.plot(
-        WORKDIR.value,
-        OUT.value,
-        ONLY.value,
-        xs=X.value,
-        metric=METRIC.value,
-        labels=LABEL.value,
-        title=TITLE.value,
-    )
+    arguments = WORKDIR.value, OUT.value, ONLY.value
+    lines = plots.plot(*arguments, xs=X.value, metric=METRIC.value)
     print(*lines, f"wrote {OUT.value}", sep="\n")
 
 

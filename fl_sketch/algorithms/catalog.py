@@ -13,25 +13,7 @@ from typing import NamedTuple
 import jax
 import optax
 
-from fl_sketch import sketch, transforms
-from fl_sketch.algorithms.cd_adam import cd_adam
-from fl_sketch.algorithms.cocktail_sgd import cocktail_sgd
-from fl_sketch.algorithms.dp_fedavg import dp_fedavg
-from fl_sketch.algorithms.ef21 import ef21
-from fl_sketch.algorithms.fedavg import fedavg
-from fl_sketch.algorithms.fedgate import fedcomgate, fedgate
-from fl_sketch.algorithms.fedopt import fedopt
-from fl_sketch.algorithms.fedsketch import fedsketch, fedsketchgate
-from fl_sketch.algorithms.fetchsgd import fetchsgd
-from fl_sketch.algorithms.iterative_sketching import iterative_sketching
-from fl_sketch.algorithms.marina import marina
-from fl_sketch.algorithms.onebit_adam import onebit_adam
-from fl_sketch.algorithms.private_sketching import private_sketching
-from fl_sketch.algorithms.qsgd import qsgd
-from fl_sketch.algorithms.safl import safl
-from fl_sketch.algorithms.scaffold import scaffold
-from fl_sketch.algorithms.sign_sgd import ef_sign_sgd, sign_sgd
-from fl_sketch.algorithms.sketched_sgd import sketched_sgd
+from fl_sketch import algorithms, sketch, transforms
 from fl_sketch.core import plugins, validate
 from fl_sketch.core.keys import Purpose
 from fl_sketch.core.protocols import Algorithm, Compressor, Sketch
@@ -80,30 +62,30 @@ class Method(NamedTuple):
         return tuple(p.name for p in plain if p.default is p.empty)
 
 
-_NORMALISED = functools.partial(dp_fedavg, bound=clipping.normalise)
+_NORMALISED = functools.partial(algorithms.dp_fedavg, bound=clipping.normalise)
 _BUILT_IN = (
-    Method("cd_adam", cd_adam, one_batch=True),
-    Method("cocktail_sgd", cocktail_sgd),
-    Method("dp_fedavg", dp_fedavg, bound="clip"),
+    Method("cd_adam", algorithms.cd_adam, one_batch=True),
+    Method("cocktail_sgd", algorithms.cocktail_sgd),
+    Method("dp_fedavg", algorithms.dp_fedavg, bound="clip"),
     Method("dp_normfedavg", _NORMALISED, bound="normalise"),
-    Method("ef21", ef21, one_batch=True),
-    Method("ef_sign_sgd", ef_sign_sgd),
-    Method("fedavg", fedavg),
-    Method("fedcomgate", fedcomgate),
-    Method("fedgate", fedgate),
-    Method("fedopt", fedopt),
-    Method("fedsketch", fedsketch),
-    Method("fedsketchgate", fedsketchgate),
-    Method("fetchsgd", fetchsgd, one_key=True, one_batch=True),
-    Method("iterative_sketching", iterative_sketching),
-    Method("marina", marina, one_batch=True, parameters_only=True),
-    Method("onebit_adam", onebit_adam, one_batch=True, parameters_only=True),
-    Method("private_sketching", private_sketching, unit="example"),
-    Method("qsgd", qsgd, one_batch=True),
-    Method("safl", safl),
-    Method("scaffold", scaffold),
-    Method("sign_sgd", sign_sgd, one_batch=True),
-    Method("sketched_sgd", sketched_sgd, one_batch=True, vectors=True),
+    Method("ef21", algorithms.ef21, one_batch=True),
+    Method("ef_sign_sgd", algorithms.ef_sign_sgd),
+    Method("fedavg", algorithms.fedavg),
+    Method("fedcomgate", algorithms.fedcomgate),
+    Method("fedgate", algorithms.fedgate),
+    Method("fedopt", algorithms.fedopt),
+    Method("fedsketch", algorithms.fedsketch),
+    Method("fedsketchgate", algorithms.fedsketchgate),
+    Method("fetchsgd", algorithms.fetchsgd, one_key=True, one_batch=True),
+    Method("iterative_sketching", algorithms.iterative_sketching),
+    Method("marina", algorithms.marina, one_batch=True, parameters_only=True),
+    Method("onebit_adam", algorithms.onebit_adam, one_batch=True, parameters_only=True),
+    Method("private_sketching", algorithms.private_sketching, unit="example"),
+    Method("qsgd", algorithms.qsgd, one_batch=True),
+    Method("safl", algorithms.safl),
+    Method("scaffold", algorithms.scaffold),
+    Method("sign_sgd", algorithms.sign_sgd, one_batch=True),
+    Method("sketched_sgd", algorithms.sketched_sgd, one_batch=True, vectors=True),
 )
 _METHODS = {method.name: method for method in _BUILT_IN}
 SERVERS = {  # what papers call FedOpt with one of `OPTIMIZERS`
@@ -121,13 +103,7 @@ def methods() -> dict[str, Method]:
 
 
 def method(name: str) -> Method:
-    """Returns the algorithm of that `name`, or of FILE.py:NAME, a function or a Method.
-
-    Raises:
-      ValueError, TypeError: for an unknown name, with the nearest known one, or for
-        what is no algorithm.
-      FileNotFoundError: for a file that does not exist.
-    """
+    """Returns the algorithm of a name, or of FILE.py:NAME: a function or a Method."""
     if plugins.named(name):
         plugin = plugins.load(name)
         plugin = plugin if isinstance(plugin, Method) else Method(name, plugin)
@@ -144,55 +120,43 @@ def register(method: Method) -> None:
 
     Call it in a config file or a notebook, before anything is built. A later call may
     replace a registered algorithm, as when a file is read twice.
-
-    Raises:
-      TypeError: for what is not a method that a config could call.
-      ValueError: for the name of an algorithm of this project.
     """
     _require_usable(method)
     if method.name in {*SERVERS, *(built_in.name for built_in in _BUILT_IN)}:
-        msg = f"Expected a name that is not taken, got name={method.name!r}."
+        msg = f"The algorithm {method.name!r} exists: register another name."
         raise ValueError(msg)
     _METHODS[method.name] = method
 
 
 def _require_usable(method: Method) -> None:
     """Raises unless this is a method that a config could call."""
-    kind = inspect.Parameter
     if not (isinstance(method, Method) and callable(method.make)):
         msg = f"Expected catalog.Method(name, make) with a function, got {method!r}."
         raise TypeError(msg)
     validate.one_of(("none", "clip", "normalise"), bound=method.bound)
     validate.one_of(("client", "example"), unit=method.unit)
     try:
-        kinds = [p.kind for p in inspect.signature(method.make).parameters.values()]
+        parameters = inspect.signature(method.make).parameters.values()
     except ValueError:  # of a built-in type
-        kinds = []
-    takes_loss = kinds[:1] in ([kind.POSITIONAL_ONLY], [kind.POSITIONAL_OR_KEYWORD])
-    if not takes_loss or {kind.POSITIONAL_ONLY, kind.VAR_POSITIONAL} & {*kinds[1:]}:
-        msg = (
-            "Expected make to take the loss, and what else it takes by names, got "
-            f"{method.name}: {method.make!r}."
-        )
+        parameters = ()
+    kinds = [parameter.kind.name for parameter in parameters]
+    takes_loss = kinds[:1] in (["POSITIONAL_ONLY"], ["POSITIONAL_OR_KEYWORD"])
+    if not takes_loss or {"POSITIONAL_ONLY", "VAR_POSITIONAL"} & {*kinds[1:]}:
+        msg = f"make of {method.name} must take the loss, and all else by names."
         raise TypeError(msg)
     if method.unit == "example" and "noise_multiplier" not in method.takes:
-        msg = (
-            "Expected a method with unit='example' to take noise_multiplier, the noise "
-            f"that it adds, got {', '.join(method.takes)}."
-        )
+        msg = f"{method.name} has unit='example': make must take noise_multiplier."
         raise ValueError(msg)
 
 
 OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "sgd": lambda rate, b1, b2, eps: optax.sgd(rate),
     "momentum": lambda rate, b1, b2, eps: optax.sgd(rate, momentum=b1),
-    "adam": lambda rate, b1, b2, eps: optax.adam(rate, b1, b2, eps),
-    "amsgrad": lambda rate, b1, b2, eps: optax.amsgrad(rate, b1, b2, eps),
-    "paper_amsgrad": lambda rate, b1, b2, eps: transforms.paper_amsgrad(
-        rate, b1, b2, eps
-    ),
-    "scalar_adam": lambda rate, b1, b2, eps: transforms.scalar_adam(rate, b1, b2, eps),
-    "yogi": lambda rate, b1, b2, eps: optax.yogi(rate, b1, b2, eps),
+    "adam": optax.adam,
+    "amsgrad": optax.amsgrad,
+    "paper_amsgrad": transforms.paper_amsgrad,
+    "scalar_adam": transforms.scalar_adam,
+    "yogi": optax.yogi,
     "adagrad": lambda rate, b1, b2, eps: optax.adagrad(rate, eps=eps),
 }
 
@@ -243,7 +207,7 @@ def build_sketch(
     stored: bool = False,
     parts: int = 1,
 ) -> Sketch:
-    """Returns an operator that sends `numbers` numbers, or d / compression if it is 0.
+    """Returns an operator whose messages have `numbers` entries, or d / compression.
 
     >>> build_sketch(
     ...     "count_sketch", 1000, compression=10, rows=5, layout="whole"
@@ -253,16 +217,11 @@ def build_sketch(
     Args:
       operator: one of `OPERATORS`.
       d: the number of parameters of the model.
-      compression: the ratio of the model to a message.
       rows: rows of a count sketch; not for other operators.
-      layout: "whole": a sketch of the whole update; "leaves": of each leaf.
-      numbers: the number of numbers in a message; 0: by `compression`.
+      layout: one of `LAYOUTS`: a sketch of the whole update, or of each leaf.
       stored: whether the operator is one matrix for all rounds, which takes the size of
         a message times d.
       parts: the number of devices that share a model, each of which sketches its part.
-
-    Raises:
-      ValueError: for an unknown name, or an impossible size.
     """
     validate.one_of(tuple(OPERATORS), operator=operator)
     validate.one_of(tuple(LAYOUTS), layout=layout)
@@ -273,7 +232,7 @@ def build_sketch(
     op = _stored(operator, b, rows) if stored else OPERATORS[operator](b, rows)
     if parts > 1 and operator != "identity":
         if stored:
-            msg = "Expected stored=False for models over several devices, got True."
+            msg = "stored=True does not work for models over several devices."
             raise ValueError(msg)
         op = sketch.sharded(op, parts)
     return op if operator == "identity" else LAYOUTS[layout](op)
@@ -294,18 +253,9 @@ def _stored(operator: str, b: int, rows: int) -> Sketch:
 def build_compressor(
     name: str, d: int, *, compression: float, levels: int
 ) -> Compressor:
-    """Returns a compressor whose messages have about 32 d / compression bits.
+    """Returns one of `COMPRESSORS`, with messages of about 32 d / compression bits.
 
-    Some have a fixed size instead: signs 32 times fewer bits, QSGD by its levels.
-
-    Args:
-      name: one of `COMPRESSORS`.
-      d: the number of parameters of the model.
-      compression: the ratio of 32 bits a parameter to a message.
-      levels: levels of a compressor that rounds; not for others.
-
-    Raises:
-      ValueError: for an unknown name, or a compression below one.
+    Some have a fixed size instead: signs 32 times fewer bits, QSGD by its `levels`.
     """
     validate.one_of(tuple(COMPRESSORS), name=name)
     require_compression(compression)
@@ -344,13 +294,9 @@ def _cocktail(d: int, bits: float, levels: int) -> Compressor:
 def build_schedule(
     name: str, rate: float | jax.Array, *, floor: float | jax.Array, rounds: int
 ) -> optax.ScalarOrSchedule:
-    """Returns the server's rate, or a function from the round's number to it.
+    """Returns one of `SCHEDULES`: the server's rate, or a function of the round.
 
-    Args:
-      name: one of `SCHEDULES`.
-      rate: the rate of the first round; may be traced.
-      floor: the last rate of a cosine; a constant rate does not read it.
-      rounds: the number of rounds of the run.
+    The first rate is `rate`, the last one of a cosine is `floor`. Both may be traced.
     """
     validate.one_of(tuple(SCHEDULES), schedule=name)
     if validate.is_known(rate):
@@ -366,14 +312,6 @@ def build_optimizer(
     b2: float | jax.Array,
     eps: float | jax.Array,
 ) -> optax.GradientTransformation:
-    """Returns a server optimizer, one of `OPTIMIZERS`, with the options that it has.
-
-    Args:
-      name: its name.
-      rate: the learning rate, or a schedule of it.
-      b1: decay of the first moment; of "momentum", its momentum.
-      b2: decay of the second moment.
-      eps: the small number added to the root of the second moment.
-    """
+    """Returns one of `OPTIMIZERS`; `b1` is also the momentum of "momentum"."""
     validate.one_of(tuple(OPTIMIZERS), optimizer=name)
     return OPTIMIZERS[name](rate, b1, b2, eps)

@@ -7,7 +7,6 @@ import optax
 
 from fl_sketch import channels, transforms
 from fl_sketch import sketch as sketches
-from fl_sketch.core import validate
 from fl_sketch.core.keys import Purpose
 from fl_sketch.core.protocols import Algorithm, Downlink, Sketch
 from fl_sketch.sketch import compressors
@@ -28,9 +27,9 @@ def fetchsgd(
 ) -> Algorithm:
     """Returns FetchSGD: clients send sketches of one gradient and keep nothing.
 
-    A client sketches its gradient. The server averages the sketches and adds up
-    momentum and errors in sketch space. The k heaviest coordinates of the errors are
-    the step of the model, and leave the errors.
+    The server averages the sketches and adds up momentum and errors in sketch space.
+    The k heaviest coordinates of the errors are the step of the model, and leave the
+    errors.
 
     As printed ("error accumulation"), the sketch of the step is subtracted from the
     errors. The excess of a step in one coordinate, because of collisions, is then an
@@ -46,8 +45,13 @@ def fetchsgd(
 
     Reference: Rothchild et al. (2020), Algorithm 1.
     """
-    op = with_its_hashes(sketch)
-    k = heavy or _columns(op, forget)
+    op = sketch
+    if not op.fixed_key:
+        op = sketches.fixed_key(op, jax.random.key(int(Purpose.HASHES)))
+    k = heavy
+    if not k:
+        columns = channels.columns(op)
+        k = columns if forget == "zero" else max(1, columns // STABLE)
     if forget == "subtract":
         msg = (
             "forget='subtract' may let errors grow without end: with five rows it did "
@@ -61,27 +65,8 @@ def fetchsgd(
         server=optax.identity(),
         downlink=Downlink(
             transforms.fetchsgd(
-                op,
-                k,
-                server_rate,
-                momentum=momentum,
-                forget=forget,
-                masking=masking,
+                op, k, server_rate, momentum=momentum, forget=forget, masking=masking
             ),
             compressors.top_k(k).bits,
         ),
     )
-
-
-def _columns(op: Sketch, forget: str) -> int:
-    """Returns the default number of coordinates that a step changes."""
-    columns = channels.columns(op)
-    return columns if forget == "zero" else max(1, columns // STABLE)
-
-
-def with_its_hashes(sketch: Sketch) -> Sketch:
-    """Returns `sketch` with the same hashes in all rounds: FetchSGD's, or its own."""
-    validate.sketch_operator(sketch=sketch)
-    if sketch.fixed_key:
-        return sketch
-    return sketches.fixed_key(sketch, jax.random.key(int(Purpose.HASHES)))

@@ -19,27 +19,24 @@ def marina(
 
     Line 6: x^(k+1) = x^k - gamma g^k. Line 7: with probability p a client sends its
     gradient at x^(k+1), else the compressed difference of its gradients at x^(k+1) and
-    at x^k on the same batch. The mean is, or is added to, g (line 9). Clients know x^k
-    from x^(k+1) and g^k, which they fetch together, and keep nothing. A client that was
+    at x^k on the same batch. The mean is, or is added to, g (line 9). For the
+    paper's exact form a batch is a client's whole data. Clients know x^k from x^(k+1)
+    and g^k, which they fetch together, and keep nothing. A client that was
     away can take part at once: the paper's PP-MARINA, except that its rounds of whole
     gradients have all clients.
 
     Args:
-      loss: the loss of one batch, for the paper's exact form a client's whole data.
       compressor: an unbiased compressor, `random_k` in the paper.
       server_rate: the rate gamma, constant.
       probability: the probability p of a whole gradient; 1 is gradient descent.
 
-    Raises:
-      ValueError: for a compressor that is not unbiased, or a schedule of rates.
-
     Reference: Gorbunov et al. (2021), Algorithms 1 and 4.
     """
     if not compressor.unbiased:
-        msg = "Expected an unbiased compressor for marina: random_k or qsgd."
+        msg = "marina needs an unbiased compressor: random_k or qsgd."
         raise ValueError(msg)
     if callable(server_rate):
-        msg = "Expected a constant server rate for marina: server.schedule=constant."
+        msg = "marina needs a constant server rate: server.schedule=constant."
         raise ValueError(msg)
 
     def previous(server):

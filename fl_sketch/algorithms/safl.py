@@ -22,10 +22,9 @@ def safl(
     Algorithm 1: each client takes K SGD steps from the server's model (lines 3-6) and
     sends the sketch of x_0 - x_K (line 7). The server averages the sketches and sends
     the mean down (line 9). Algorithm 2: the model takes a step of an adaptive
-    optimizer, both moments of which are built from the de-sketched mean:
-    `transforms.paper_amsgrad` as printed, or any of optax. The sketch is of the whole
-    update, or with `leaf_by_leaf` of each array of parameters, which the paper leaves
-    open.
+    optimizer, whose moments are of the de-sketched mean: `transforms.paper_amsgrad` as
+    printed, or any of optax. The sketch is of the whole update, or with `leaf_by_leaf`
+    of each array of parameters, which the paper leaves open.
 
     For gradients with heavy tails the paper announces a clipped form without printing
     it. Here clients shorten x_0 - x_K to the norm `client_clip` (tau; 0: never) before

@@ -41,7 +41,6 @@ def sketched(op: Sketch, *, read: str = "transpose") -> Channel:
         "estimate": the operator's own estimate, such as a median of its rows.
         "message": the mean message itself, for servers that work in sketch space.
     """
-    validate.sketch_operator(sketch=op)
     validate.one_of(READS, read=read)
     back = op.transpose if read == "transpose" else op.estimate
     unbiased = read != "message" and back is op.transpose

@@ -37,7 +37,7 @@ def heavy_values(op: Sketch, k: int, *, fill: str = "random") -> Channel:
 
     Reference: Ivkin et al. (2019), Algorithm 2.
     """
-    _require(op, k, fill)
+    _require(k, fill)
 
     def talk(update, memory, keys, round):
         vector, key = trees.ravel(update).astype(jnp.float32), keys.shared
@@ -73,7 +73,7 @@ def heaprix(
 
     Reference: Haddadpour et al., Algorithms 3 and 4.
     """
-    _require(op, k, fill)
+    _require(k, fill)
     validate.one_of(VALUES, values=values)
     find = functools.partial(heavy_coordinates, op, m=k, fill=fill)
 
@@ -112,7 +112,6 @@ def heaprix(
 
 def columns(op: Sketch) -> int:
     """Returns m, the number of columns of a sketch of shape (rows, columns)."""
-    validate.sketch_operator(sketch=op)
     try:
         shape = jax.eval_shape(op.zeros).shape
     except (AttributeError, TypeError, ValueError):  # it depends on the update
@@ -126,8 +125,7 @@ def columns(op: Sketch) -> int:
     return shape[1]
 
 
-def _require(op: Sketch, k: int, fill: str) -> None:
-    validate.sketch_operator(sketch=op)
+def _require(k: int, fill: str) -> None:
     validate.at_least_one(k=k)
     validate.one_of(FILLS, fill=fill)
 

@@ -39,10 +39,7 @@ def writable_folder(path: str | os.PathLike, name: str = "workdir") -> pathlib.P
 
 
 def writable_file(path: str | os.PathLike, name: str = "out") -> pathlib.Path:
-    """Returns the path of a file that can be written, or raises as `writable_folder`.
-
-    Its folder must exist. Nothing is written yet.
-    """
+    """Returns the path of a file that can be written, in a folder that exists."""
     file = pathlib.Path(path)
     if not str(path) or file.is_dir() or not file.parent.is_dir():
         msg = f"Expected {name} to name a file in a folder, got {name}='{path}'."

@@ -49,8 +49,8 @@ def give_back() -> None:
 def let_go() -> None:
     """Frees arrays of earlier runs of this process, whose parts refer to each other.
 
-    Nothing is done for less than `LARGE` bytes of arrays: a collection visits every
-    object, and takes a second in a process that has traced many programs.
+    A collection visits every object, which takes a second in a process that has traced
+    many programs: nothing is done for less than `LARGE` bytes of arrays.
     """
     if sum(array.nbytes for array in jax.live_arrays()) >= LARGE:
         gc.collect()
@@ -69,7 +69,5 @@ def free(devices: Sequence[jax.Device]) -> float:
 
     If devices differ, it is that of the fullest.
     """
-    bytes_of_devices = of_devices(devices)
-    if bytes_of_devices is None:
-        return of_host() / len(devices)
-    return bytes_of_devices
+    size = of_devices(devices)
+    return of_host() / len(devices) if size is None else size

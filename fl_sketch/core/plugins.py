@@ -26,11 +26,7 @@ def named(value: Any) -> bool:
 
 
 def load(value: str) -> Any:
-    """Returns what FILE.py:NAME names.
-
-    The file's path is absolute, begins with a ~, or is relative to the current folder.
-    A file that cannot be run, or lacks the name, is a ValueError in one line.
-    """
+    """Returns what FILE.py:NAME names, in the current folder or another one."""
     path, name = _parted(value)
     module = _module(path)
     if not hasattr(module, name):
@@ -41,10 +37,7 @@ def load(value: str) -> Any:
 
 
 def digests(values: Iterable[Any]) -> dict[str, str]:
-    """Returns the SHA-256 of each file that `values` name, by FILE.py:NAME.
-
-    Values are those of a config, or lists of them.
-    """
+    """Returns the SHA-256 of each file that values, or lists of values, name."""
     lists = (v if isinstance(v, list | tuple) else [v] for v in values)
     names = [value for values in lists for value in values if named(value)]
     return {value: files.digest(_parted(value)[0]) for value in names}

@@ -21,12 +21,7 @@ CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json
 
 
 class Folder(NamedTuple):
-    """A folder with a pretrained model.
-
-    Attributes:
-      path: the folder.
-      config: the contents of its `config.json`.
-    """
+    """A folder with a pretrained model, and the contents of its `config.json`."""
 
     path: pathlib.Path
     config: Mapping[str, Any]
@@ -71,10 +66,7 @@ def named(name: str) -> bool:
 
 
 def read(source: str | os.PathLike) -> Folder:
-    """Returns the folder that `source` names, as a path or as hf/FOLDER.
-
-    A path is absolute, begins with ~, or is relative to the current folder.
-    """
+    """Returns the folder that `source` names, as a path or as hf/FOLDER."""
     path = pathlib.Path(str(source).removeprefix(PREFIX)).expanduser()
     if not (path / CONFIG).is_file():
         msg = f"Expected a folder with {CONFIG} for {SHAPE}, got {str(source)!r}."

@@ -42,11 +42,9 @@ def short(value: Any) -> str:
     if not isinstance(value, Mapping | list | tuple):
         return cut(repr(value))
     leaves = jax.tree.leaves(value)
-    if len(leaves) > MOST and all(hasattr(leaf, "shape") for leaf in leaves):
-        total = sum(math.prod(leaf.shape) for leaf in leaves)
-        return f"{len(leaves)} arrays of {total} numbers"
     if len(leaves) > MOST:
-        return f"{len(leaves)} values"
+        total = sum(math.prod(getattr(leaf, "shape", ())) for leaf in leaves)
+        return f"{len(leaves)} arrays of {total} numbers"
     if hasattr(value, "_fields"):
         return fields(value)
     if isinstance(value, Mapping):
@@ -62,11 +60,7 @@ def cut(text: str) -> str:
 
 
 def listed(names: Collection[str], most: int) -> str:
-    """Returns names, the first `most` of them and the number of the others.
-
-    >>> listed(["a", "b", "c"], 2)
-    'a, b and 1 more'
-    """
+    """Returns names, the first `most` of them and the number of the others."""
     more = f" and {len(names) - most} more" * (len(names) > most)
     return ", ".join([*names][:most]) + more
 

@@ -6,7 +6,6 @@ known to fit in memory: a megabyte of zeros may expand to a terabyte.
 
 import contextlib
 import io
-import math
 import os
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -41,28 +40,11 @@ def reading(where: str | os.PathLike, what: str = "") -> Iterator[None]:
         raise ValueError(msg) from None
 
 
-def require_room(where: str | os.PathLike, size: int) -> None:
-    """Raises unless this host has memory for a file of `size` bytes, unpacked."""
-    free = free_memory.of_host()
-    if size > free:
-        msg = (
-            f"Expected {where} to fit into memory when it is unpacked, got "
-            f"{size / 1e9:.3g} GB where {free / 1e9:.3g} GB are free."
-        )
-        raise ValueError(msg)
-
-
 def picture(content: bytes, mode: str, formats: Sequence[str]) -> np.ndarray:
-    """Returns the pixels of a picture.
+    """Returns the pixels of a picture in one of the `formats`, of 8 bits a channel.
 
-    Args:
-      mode: Pillow's name for its channels.
-      formats: the allowed formats. Pillow knows dozens, and some of them start other
-        programs.
-
-    Raises:
-      ValueError: for a picture of more than 8 bits, or one that is too large, before it
-        is unpacked.
+    `mode` is Pillow's name for its channels. Pillow knows dozens of formats, and some
+    of them start other programs.
     """
     from PIL import Image  # only data preparation needs it
 
@@ -81,56 +63,34 @@ def picture(content: bytes, mode: str, formats: Sequence[str]) -> np.ndarray:
 def arrays_in(stream: BinaryIO, where: str | os.PathLike) -> Iterator[Any]:
     """Yields the arrays of an opened npz file of weights, none unpacked yet.
 
-    Args:
-      where: the name of the file, for errors.
-
-    Raises:
-      ValueError: if all together are far larger than the file, as nothing is that is
-        worth training, or do not fit into memory.
+    All together must not be far larger than the file, as nothing is that is worth
+    training, and must fit into memory. Errors name the file as `where`.
     """
     size = stream.seek(0, os.SEEK_END)
-    with zipfile.ZipFile(stream) as archive:
-        unpacked = sum(entry.file_size for entry in archive.infolist())
+    unpacked = require_arrays_fit(where, stream)
     if unpacked > SMALL + TIMES * size:
         msg = (
             f"Expected {where} to unpack to at most {TIMES} times its size, got "
             f"{unpacked} bytes from {size}."
         )
         raise ValueError(msg)
-    require_arrays_fit(where, stream)
     stream.seek(0)
     with np.load(stream, allow_pickle=False) as arrays:
         yield arrays
 
 
-def require_arrays_fit(file: str | os.PathLike, stream: BinaryIO | None = None) -> None:
-    """Raises unless this host has memory for all arrays of an npz `file`.
+def require_arrays_fit(file: str | os.PathLike, stream: BinaryIO | None = None) -> int:
+    """Returns the bytes of all arrays of an npz file, for which there must be memory.
 
-    Args:
-      stream: the opened file; None: it is opened.
+    The file is opened if there is no `stream` of it.
     """
     with zipfile.ZipFile(stream or file) as archive:
-        entries = archive.infolist()
-        require_room(file, sum(entry.file_size for entry in entries))
-        for entry in entries:
-            with archive.open(entry) as header:
-                size = _claimed_size(header)
-            if size > entry.file_size:
-                msg = (
-                    f"Expected {entry.filename} in {file} to be a whole array of "
-                    f"numbers, got a header that claims {size} bytes, of "
-                    f"{entry.file_size}."
-                )
-                raise ValueError(msg)
-
-
-def _claimed_size(stream: Any) -> int:
-    """Returns the size of an array in bytes by its header; 0: of Python objects."""
-    version = np.lib.format.read_magic(stream)
-    read = np.lib.format.read_array_header_2_0
-    if version == (1, 0):
-        read = np.lib.format.read_array_header_1_0
-    shape, _, dtype = read(stream)
-    if dtype.hasobject:  # pickled, which numpy refuses
-        return 0
-    return math.prod(shape) * dtype.itemsize
+        size = sum(entry.file_size for entry in archive.infolist())
+    free = free_memory.of_host()
+    if size > free:
+        msg = (
+            f"Expected {file} to fit into memory when it is unpacked, got "
+            f"{size / 1e9:.3g} GB where {free / 1e9:.3g} GB are free."
+        )
+        raise ValueError(msg)
+    return size

@@ -1,9 +1,4 @@
-"""Checks of arguments: one line with the name, the value and what is allowed.
-
->>> at_least_one(cols=0)
-Traceback (most recent call last):
-ValueError: Expected cols to be an integer >= 1, got cols=0.
-"""
+"""Checks of arguments: one line with the name, the value and what is allowed."""
 
 import difflib
 import numbers
@@ -39,12 +34,7 @@ def below_one(**named: float) -> None:
 
 
 def at_most(limit: int, reason: str, **named: int) -> None:
-    """Raises a ValueError unless every named argument is at most `limit`.
-
-    >>> at_most(3, "the length of the vector", k=4)
-    Traceback (most recent call last):
-    ValueError: Expected k <= 3 (the length of the vector), got k=4.
-    """
+    """Raises a ValueError unless every named argument is at most `limit`."""
     for name, value in named.items():
         if value > limit:
             msg = f"Expected {name} <= {limit} ({reason}), got {name}={value}."
@@ -52,10 +42,7 @@ def at_most(limit: int, reason: str, **named: int) -> None:
 
 
 def warn_if_long(numbers: int, d: int, *, stacklevel: int) -> None:
-    """Warns of a message of more numbers than the model of `d` numbers has.
-
-    A `stacklevel` of 1 is that of the caller.
-    """
+    """Warns of a message of more numbers than the model of `d` numbers has."""
     if numbers > d:
         text = (
             f"A message of {numbers} numbers is longer than the model, which has {d}: "
@@ -77,19 +64,6 @@ Did you mean 'mean'?
             choices = ", ".join(repr(choice) for choice in allowed)
             msg = f"Expected {name} to be one of {choices}, got {name}={value!r}."
             raise ValueError(msg + nearest(value, allowed))
-
-
-def sketch_operator(**named: Any) -> None:
-    """Raises a TypeError unless every named argument is a sketch operator."""
-    for name, value in named.items():
-        if not (hasattr(value, "apply") and hasattr(value, "transpose")):
-            plain = isinstance(value, int | float | str)
-            got = repr(value) if plain else type(value).__name__
-            msg = (
-                f"Expected {name} to be a sketch operator, such as "
-                f"sketch.count_sketch(100), got {name}={got}."
-            )
-            raise TypeError(msg)
 
 
 def nearest(value: str, allowed: Sequence[str]) -> str:

@@ -1,10 +1,10 @@
-"""Data: read real sets, deal them to clients, draw batches on the device.
+"""Data: read real sets, split them among clients, draw batches on the device.
 
 >>> from fl_sketch import data
 >>> from fl_sketch.data import datasets
 >>> splits = datasets.load("digits")
->>> dealt = data.dirichlet(splits.train.targets, 20, alpha=0.5, seed=0)
->>> data.clients(splits.train, dealt).population
+>>> partition = data.dirichlet(splits.train.targets, 20, alpha=0.5, seed=0)
+>>> data.clients(splits.train, partition).population
 20
 """
 

@@ -4,15 +4,6 @@ The data set is on the device once, however many clients share it, and so is the
 partition: 4 bytes per example and 4 per client. A round touches only its cohort: each
 example of a batch costs a few integer operations and two gathers, and nothing depends
 on the number of clients. Batching over clients is the caller's `vmap`.
-
->>> from fl_sketch.data.examples import Examples
->>> examples = Examples(np.zeros((6, 2), np.uint8), np.arange(6, dtype=np.int32))
->>> shares = Partition(np.arange(6, dtype=np.int32), np.array([0, 2, 6]))
->>> data = resident(examples, shares)
->>> keys, cohort = jax.random.split(jax.random.key(0), 3), jnp.array([1, 0, 1])
->>> draw = lambda key, client: batches(data, key, client, steps=5, batch=4)
->>> jax.tree.map(jnp.shape, jax.jit(jax.vmap(draw))(keys, cohort))
-Examples(inputs=(3, 5, 4, 2), targets=(3, 5, 4))
 """
 
 import dataclasses
@@ -101,7 +92,7 @@ def check(examples: Any, partition: Partition) -> None:
     """Raises, as `resident` does, unless batches can be drawn from the examples."""
     leaves = jax.tree.leaves(examples)
     if any(leaf.dtype.kind in "OSUT" for leaf in leaves):
-        msg = "Expected inputs of numbers, got strings: encode them first."
+        msg = "Inputs must be numbers, got strings: encode them first."
         raise TypeError(msg)
     count, last = len(leaves[0]), int(partition.indices.max())
     if last >= count:
@@ -114,14 +105,10 @@ def check(examples: Any, partition: Partition) -> None:
 def fetching(kind: str, *, steps: int, batch: int) -> Callable[..., Any]:
     """Returns a function `(data, client, plan, key) -> batches` for `make_round`.
 
-    A plan that is not empty is what the client trains on: batches from the host.
-
-    Args:
-      kind: "fresh": every example of every batch is drawn by itself. "subsets": a batch
-        holds no example twice, as the privacy of examples needs it. "whole": each batch
-        is all that the client has, in order, repeated up to the batch's size.
-      steps: the number of batches.
-      batch: the number of examples in each.
+    A plan that is not empty is what the client trains on: batches from the host. The
+    kinds are "fresh": every example of every batch is drawn by itself; "subsets": a
+    batch holds no example twice, as the privacy of examples needs it; "whole": each
+    batch is all that the client has, in order, repeated up to the batch's size.
     """
     validate.one_of(KINDS, batches=kind)
     validate.at_least_one(steps=steps, batch=batch)
@@ -189,7 +176,7 @@ def places(
     batch: int,
     replacement: bool = True,
 ) -> jax.Array:
-    """Returns where in the partition's indices a client's batches are.
+    """Returns the places of a client's batches in the partition's indices.
 
     With replacement, places are independent and uniform. Without, they go through all
     places in random order, and again in another order, as often as it takes: every run

@@ -1,12 +1,6 @@
 """A part of a data set: some of its classes, or of the people who wrote it.
 
 A model that was trained on one part has not seen the other.
-
->>> images = np.arange(6)
->>> both = Examples(images, np.array([0, 1, 2, 3, 2, 3], np.int32))
->>> half = part(Splits("six", both, both, 4), "2/2").train
->>> half.inputs.tolist(), half.targets.tolist()
-([2, 3, 4, 5], [0, 1, 0, 1])
 """
 
 import re
@@ -34,14 +28,8 @@ def part(splits: Splits, text: str, classes: int = 0) -> Splits:
     """Returns the examples of some of the classes, numbered from zero.
 
     The class is the target; of texts without labels it is the writer. A declared number
-    of classes decides which they are, whatever occurs in the data. Otherwise those that
-    occur in training are divided, and the part is marked as learnt.
-
-    Args:
-      splits: the data set, as it was read.
-      text: the part, as `parsed` has it: of three the second has the middle third of
-        the classes, in their order.
-      classes: the declared number of classes of the whole data set; 0: none.
+    of `classes` of the whole data set decides which they are. With 0, those that occur
+    in training are divided, and the part is marked as learnt.
     """
     wanted = parsed(text)
     if wanted is None:
@@ -49,7 +37,7 @@ def part(splits: Splits, text: str, classes: int = 0) -> Splits:
     number, parts = wanted
     targets = splits.train.targets
     if targets.ndim != 1 or targets.dtype.kind != "i":
-        msg = f"Expected one class for each example with part={text!r}, got targets "
+        msg = f"part={text!r} needs one class for each example, got "
         raise ValueError(msg + f"{targets.dtype}{[*targets.shape]}.")
     splits = examples.with_classes(splits, classes)
     learnt = examples.FOUND_CLASSES in splits.learnt

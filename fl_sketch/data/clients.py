@@ -59,40 +59,31 @@ def clients(examples: Any, owners: Any) -> Clients:
         client, in sorted order. Or a `Partition`, such as `data.dirichlet` makes.
     """
     leaves, structure = jax.tree.flatten(examples)
-    arrays = [
-        leaf if isinstance(leaf, np.ndarray | jax.Array) else np.asarray(leaf)
-        for leaf in leaves
-    ]
+    arrays = [x if isinstance(x, jax.Array) else np.asarray(x) for x in leaves]
     rows = {np.shape(array)[:1] for array in arrays}
     if len(rows) != 1 or rows in ({()}, {(0,)}):
         shapes = ", ".join(str(np.shape(array)) for array in arrays) or "none"
-        msg = f"Expected arrays of as many rows each in examples, got shapes {shapes}."
+        msg = f"All arrays of examples must have as many rows, got shapes {shapes}."
         raise ValueError(msg)
     for array in arrays:
         if not jnp.issubdtype(array.dtype, jnp.number) and array.dtype != bool:
-            msg = f"Expected examples to be numbers, got {array.dtype}: encode them "
-            raise TypeError(msg + "first.")
+            msg = f"Examples must be numbers, got {array.dtype}: encode them first."
+            raise TypeError(msg)
         if array.dtype.itemsize > 4 and array.dtype.kind in "iu":
             low, high = int(array.min()), int(array.max())
             if not -LARGEST <= low <= high < LARGEST:
-                msg = "Expected integers of examples to lie in [-2^31, 2^31), got "
-                raise ValueError(msg + f"{low} to {high}.")
+                msg = f"Integers of examples have 32 bits, got {low} to {high}."
+                raise ValueError(msg)
     (count,) = rows.pop()
     if not isinstance(owners, Partition):
         ids = np.asarray(owners)
         if ids.shape != (count,) or not _are_names(ids):
-            msg = (
-                f"Expected owners to be {count} integers or strings, one for each row "
-                f"of examples, or a Partition, got {ids.dtype} of shape {ids.shape}."
-            )
-            raise ValueError(msg)
+            msg = f"owners must be {count} integers or strings, or a Partition, got "
+            raise ValueError(msg + f"{ids.dtype} of shape {ids.shape}.")
         owners = partition.natural(ids)
     inside = len(owners.indices) and owners.indices.min() >= 0
     if not inside or owners.indices.max() >= count or owners.sizes.min() < 1:
-        msg = (
-            f"Expected owners of {count} examples, with one for each client at least, "
-            f"got {owners}."
-        )
+        msg = f"owners of {count} examples must give one to each client, got {owners}."
         raise ValueError(msg)
     return Clients(jax.tree.unflatten(structure, arrays), owners)
 

@@ -46,11 +46,10 @@ def load(
     """Returns a data set by name.
 
     Args:
-      name: one of the above. FILE.py:NAME is a function without arguments
-        that returns the arrays of an npz file by their names.
+      name: one of the above. FILE.py:NAME is a function without arguments that returns
+        the arrays of an npz file by their names.
       data_dir: the folder of data sets; by default that of FL_SKETCH_DATA.
-      targets: the kind of the targets, "classes", "labels" or "numbers"; only your own
-        arrays may have other targets than classes.
+      targets: what the targets of your own arrays are, as in `npz.checked`.
       finite: whether training data of your own arrays must be finite.
     """
     if plugins.named(name):

@@ -122,10 +122,8 @@ def digest(array: np.ndarray) -> str:
 def with_classes(splits: Splits, classes: int, *, finite: bool = True) -> Splits:
     """Returns the data set with a declared number of classes; 0: the number found.
 
-    A declared number is not learnt from the data.
-
-    Args:
-      finite: whether training targets must be of these classes, as in `npz.checked`.
+    A declared number is not learnt from the data. Training targets must be of these
+    classes if they must be `finite`, as in `npz.checked`.
     """
     if not classes:
         return splits
@@ -135,10 +133,8 @@ def with_classes(splits: Splits, classes: int, *, finite: bool = True) -> Splits
         others = (part for name, part in splits.parts.items() if name != "train")
         found = 1 + max(int(part.targets.max()) for part in others)
     if classes < found or (exact and classes != found):
-        msg = (
-            f"Expected classes{'=' if exact else ' >= '}{found}, as the "
-            f"targets of {splits.name} have, or 0, got classes={classes}."
-        )
+        least = f"classes{'=' if exact else ' >= '}{found}"
+        msg = f"Expected {least}, as in {splits.name}, got classes={classes}."
         raise ValueError(msg)
     learnt = tuple(pair for pair in splits.learnt if pair != FOUND_CLASSES)
     return splits._replace(classes=classes, learnt=learnt)

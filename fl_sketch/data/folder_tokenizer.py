@@ -24,10 +24,7 @@ class FolderTokenizer:
         try:
             from tokenizers import Tokenizer
         except ImportError:
-            msg = (
-                f"Expected tokenizers to be installed to read {pretrained.TOKENIZER}: "
-                "pip install tokenizers."
-            )
+            msg = f"{pretrained.TOKENIZER} needs the package: pip install tokenizers."
             raise ValueError(msg) from None
         self._text, self.size, self.pad = text, size, pad
         self._tokenizer = Tokenizer.from_str(text)
@@ -45,8 +42,10 @@ class FolderTokenizer:
         validate.at_least_one(length=length)
         special = self._tokenizer.num_special_tokens_to_add(is_pair=False)
         if length <= special:
-            msg = f"Expected length > {special}, the tokens that begin and end a text, "
-            raise ValueError(msg + f"got length={length}.")
+            msg = (
+                f"Expected length > {special}, for a text's ends, got length={length}."
+            )
+            raise ValueError(msg)
         self._tokenizer.enable_truncation(length)
         table = np.full((len(texts), length), self.pad, np.int32)
         for start in range(0, len(texts), BLOCK):
@@ -66,7 +65,7 @@ class FolderTokenizer:
         return self._tokenizer.decode([int(token) for token in tokens])
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what params.json holds of it."""
+        """Returns its record in params.json."""
         return {
             "kind": KIND,
             "size": self.size,
@@ -87,15 +86,12 @@ def read(source: str) -> FolderTokenizer:
     folder = pretrained.read(source)
     path = folder.path / pretrained.TOKENIZER
     if not path.is_file():
-        msg = f"Expected {folder.path} to have {pretrained.TOKENIZER} for texts, got "
-        raise FileNotFoundError(msg + "none.")
+        msg = f"Expected {folder.path} to have {pretrained.TOKENIZER} for texts."
+        raise FileNotFoundError(msg)
     size, pad = folder.count("vocab_size"), pretrained.padding(folder)
     with untrusted_files.reading(path, "to be a tokenizer"):
         found = FolderTokenizer(path.read_text(encoding="utf-8"), size, pad)
         if found.most > size:
-            msg = (
-                f"Expected {path} to have at most vocab_size={size} tokens, as the "
-                f"model's config.json says, got {found.most}."
-            )
+            msg = f"{path} has {found.most} tokens, the model vocab_size={size}."
             raise ValueError(msg)
     return found

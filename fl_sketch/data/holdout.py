@@ -1,10 +1,4 @@
-"""Examples that clients keep back from training, to be measured on.
-
->>> from fl_sketch.data.partition import iid
->>> train, held = held_out(iid(10, 2, seed=0), 0.4, seed=0)
->>> train.sizes, held.sizes
-(array([3, 3]), array([2, 2]))
-"""
+"""Examples that clients keep back from training, to be measured on."""
 
 import numpy as np
 
@@ -31,9 +25,8 @@ def held_out(
     ranks = np.empty(total, np.int64)  # of each example, within its client
     ranks[np.lexsort((random, owners))] = np.arange(total) - shares.starts[owners]
     held = ranks < count[owners]
-    parts = (~held, sizes - count), (held, count)
     train, back = (
         Partition(shares.indices[chosen], np.concatenate([[0], np.cumsum(kept)]))
-        for chosen, kept in parts
+        for chosen, kept in ((~held, sizes - count), (held, count))
     )
     return train, back

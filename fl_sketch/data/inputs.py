@@ -2,13 +2,6 @@
 
 This is done on the device, to one batch at a time, so that a data set stays as small as
 its file.
-
->>> import numpy as np
->>> scaling = scaling_of(np.array([[0.0, 10.0], [2.0, 30.0]], np.float32))
->>> scaling
-Scaling(mean=(1.0, 20.0), deviation=(1.0, 10.0))
->>> scaled(jnp.array([[3.0, 10.0]]), scaling)
-Array([[ 2., -1.]], dtype=float32)
 """
 
 from collections.abc import Callable
@@ -38,10 +31,7 @@ class Scaling(NamedTuple):
 def scaling_of(inputs: np.ndarray) -> Scaling:
     """Returns the mean and the standard deviation of each channel of a training set.
 
-    A constant channel has deviation 1.
-
-    Args:
-      inputs: images as bytes, which count as 255ths, or floats of any shape.
+    A constant channel has deviation 1. Bytes count as 255ths.
     """
     channels, count = inputs.shape[-1] if inputs.ndim > 1 else 1, 0
 
@@ -63,11 +53,7 @@ def scaling_of(inputs: np.ndarray) -> Scaling:
 
 
 def parsed_scaling(text: str) -> Scaling:
-    """Returns the scaling of a text such as "MEAN,..../DEVIATION,...".
-
-    >>> parsed_scaling("0.5/0.25").deviation
-    (0.25,)
-    """
+    """Returns the scaling of a text such as "MEAN,..../DEVIATION,..."."""
     try:
         mean, deviation = (
             tuple(map(float, part.split(","))) for part in text.split("/")
@@ -78,9 +64,8 @@ def parsed_scaling(text: str) -> Scaling:
         mean, deviation, right = (), (), False
     if not right:
         msg = (
-            "Expected standardise to be none, train, or means and deviations of the "
-            f"channels, from {LEAST:g} to {1 / LEAST:g}, as "
-            f"0.49,0.48,0.45/0.25,0.24,0.26, got standardise={text!r}."
+            "standardise must be none, train, or means and deviations of the channels, "
+            f"as 0.49,0.48,0.45/0.25,0.24,0.26, got standardise={text!r}."
         )
         raise ValueError(msg)
     return Scaling(mean, deviation)
@@ -147,12 +132,7 @@ AUGMENTATIONS: dict[str, Augmentation | None] = {
 
 
 def augmentation(name: str) -> Augmentation | None:
-    """Returns the augmentation of a batch in training; None for "none".
-
-    Args:
-      name: a name of `AUGMENTATIONS`, or FILE.py:NAME, a function `(key, batch) ->
-        batch` of float inputs.
-    """
+    """Returns one of `AUGMENTATIONS`, or the function FILE.py:NAME of float inputs."""
     if plugins.named(name):
         return plugins.load(name)
     validate.one_of(tuple(AUGMENTATIONS), augment=name)

@@ -55,15 +55,9 @@ def load(
 ) -> Splits:
     """Returns the data set "npz/FILE" of FILE.npz or of the folder FILE.
 
-    Floats become float32, with a warning if they are rounded, and integers int32, which
-    are tokens; bytes stay bytes, which are pixels; strings are texts. There is a
-    warning for arrays that nothing reads.
-
-    Args:
-      name: the name, "npz/FILE".
-      data_dir: the folder of FILE; None: that of FL_SKETCH_DATA.
-      targets: the kind of the targets.
-      finite: whether training data must be finite.
+    Floats become float32, and integers int32, which are tokens; bytes stay bytes, which
+    are pixels; strings are texts. There is a warning for arrays that nothing reads.
+    Other arguments are those of `datasets.load` and `checked`.
     """
     data, file = raw.folder(data_dir), name.partition("/")[2]
     if data is None:
@@ -83,12 +77,12 @@ def one_part(
 ) -> Splits:
     """Returns the data set of a file that needs to have one part only.
 
-    The other part, where the file lacks it, is one example of zeros in its place. The
+    The other part, where the file lacks it, is one example of zeros in its place. Other
     arguments are those of `checked`.
     """
     place, (other,) = pathlib.Path(path), {*PARTS} - {part}
     if not place.exists():
-        msg = f"Expected an npz file with the examples, got {place}, which is none."
+        msg = f"Expected an npz file with the examples, got no {place}."
         raise FileNotFoundError(msg)
     arrays = _read(place)
     for kind in KINDS:
@@ -193,7 +187,7 @@ def _read(path: pathlib.Path) -> dict[str, np.ndarray]:
             with zipfile.ZipFile(path) as archive:
                 names = [entry.removesuffix(".npy") for entry in archive.namelist()]
     else:
-        msg = f"Expected {path} {what}, got a file that is no npz file."
+        msg = f"Expected {path} {what}, got no npz file."
         raise ValueError(msg)
     if unread := [name for name in names if name not in READ]:
         text = f"{path} has arrays that are not read: {', '.join(unread)}"

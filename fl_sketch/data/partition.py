@@ -67,10 +67,7 @@ def iid(examples: int, clients: int, *, sizes=None, seed: int) -> Partition:
         sizes = np.diff(_even_cuts(examples, clients))
     sizes = np.asarray(sizes)
     if sizes.shape != (clients,) or sizes.min() < 1 or sizes.sum() > examples:
-        msg = (
-            f"Expected sizes to be {clients} numbers >= 1 of sum <= {examples}, "
-            f"got {len(sizes)}, the least {sizes.min()}, of sum {sizes.sum()}."
-        )
+        msg = f"sizes must be {clients} numbers >= 1 of sum <= {examples}, got {sizes}."
         raise ValueError(msg)
     order = np.random.default_rng(seed).permutation(examples)[: sizes.sum()]
     return Partition(order.astype(np.int32), _starts(sizes))
@@ -88,11 +85,8 @@ def label_shards(
     labels = _labels(labels, clients)
     shards = clients * shards_per_client
     if shards > len(labels):
-        msg = (
-            f"Expected clients x shards_per_client <= {len(labels)} examples, got "
-            f"{clients} x {shards_per_client} = {shards}."
-        )
-        raise ValueError(msg)
+        msg = f"{clients} clients x {shards_per_client} shards are more than "
+        raise ValueError(msg + f"{len(labels)} examples.")
     random = np.random.default_rng(seed)
     by_label = _shuffled_by(labels, random)
     cuts = _even_cuts(len(labels), shards)
@@ -118,11 +112,8 @@ def classes_per_client(
     counts = np.bincount(labels)
     if np.any(holders > counts):
         worst = int(np.argmax(holders - counts))
-        msg = (
-            f"Expected a class to have an example for each of its holders, got "
-            f"{counts[worst]} of class {names[worst]} for {holders[worst]} clients."
-        )
-        raise ValueError(msg)
+        msg = f"Class {names[worst]} has {counts[worst]} examples for {holders[worst]} "
+        raise ValueError(msg + "clients.")
     owners = np.full(len(labels), -1)
     by_label = np.split(_shuffled_by(labels, random), np.cumsum(counts)[:-1])
     for label, members in enumerate(by_label):

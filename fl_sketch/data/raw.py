@@ -43,10 +43,7 @@ def folder(data_dir: str | os.PathLike | None) -> pathlib.Path | None:
 def _existing(file: pathlib.Path) -> pathlib.Path:
     """Returns the path of a file, or says which one is missing in which folder."""
     if not file.is_file():
-        msg = (
-            f"Expected the file {file.name} in {file.parent}, got none: docs/data.md "
-            "says where it is published, and --data_dir names the folder."
-        )
+        msg = f"{file.parent} has no {file.name}: docs/data.md says where to get it."
         raise FileNotFoundError(msg)
     return file
 

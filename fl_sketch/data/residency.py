@@ -16,11 +16,8 @@ HOST_LIMIT = 2 * 2**30  # bytes of data, where devices use the host's memory
 def form(wanted: str, examples: Any, mesh: jax.sharding.Mesh, batches: str) -> str:
     """Returns the one of `FORMS` in which to store these examples.
 
-    Args:
-      wanted: one of `FORMS`, or "auto": by the size of the examples.
-      examples: a tree of arrays.
-      mesh: the devices.
-      batches: one of `batches.KINDS`; only fresh ones are streamed.
+    If "auto" is `wanted`, it is by the size of the examples. Only "fresh" `batches` are
+    streamed.
     """
     validate.one_of(("auto", *FORMS), data=wanted)
     if wanted == "streamed" and batches != "fresh":
@@ -34,8 +31,8 @@ def form(wanted: str, examples: Any, mesh: jax.sharding.Mesh, batches: str) -> s
         limit = multihost_utils.process_allgather(np.float32(limit)).min()
     if size > limit and batches != "fresh":
         msg = (
-            f"Expected data of at most {limit / 1e9:.3g} GB with {batches} batches, "
-            f"which are not streamed, got {size / 1e9:.3g} GB: try data='resident'."
+            f"{batches} batches are not streamed, and data of {size / 1e9:.3g} GB are "
+            f"above {limit / 1e9:.3g} GB: try data='resident'."
         )
         raise ValueError(msg)
     return "streamed" if size > limit else "resident"

@@ -5,16 +5,6 @@ device has one number per client, from which it draws the places of a cohort's e
 with the keys and the function of `batches.batches`. The host gathers these examples and
 sends every device the batches of its clients. The batches are those of a resident data
 set, to the bit.
-
->>> from fl_sketch.data.examples import Examples
->>> examples = Examples(np.zeros((6, 2), np.uint8), np.arange(6, dtype=np.int32))
->>> data = on_host(examples, Partition(np.arange(6), np.array([0, 2, 6])))
->>> keys = jax.random.split(jax.random.key(0), 3)
->>> cohort = np.array([1, 0, 1], np.int32)
->>> drawn = places(jax.numpy.array(data.starts), keys, cohort, steps=5, batch=4)
->>> device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
->>> jax.tree.map(np.shape, gather(data, np.asarray(drawn), device))
-Examples(inputs=(3, 5, 4, 2), targets=(3, 5, 4))
 """
 
 from typing import Any, NamedTuple
@@ -43,10 +33,7 @@ def on_host(examples: Any, partition: Partition) -> OnHost:
 
 
 def places(starts: jax.Array, keys: Key, cohort: jax.Array, **sizes) -> jax.Array:
-    """Returns int32 [cohort, steps, batch]: what `gather` is to take, to be jitted.
-
-    There is a key for each client, and `sizes` are arguments of `batches.places`.
-    """
+    """Returns int32 [cohort, steps, batch]: `batches.places` of all clients."""
     return jax.vmap(lambda key, client: batches.places(starts, key, client, **sizes))(
         keys, cohort
     )

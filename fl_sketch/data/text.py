@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from fl_sketch.core import pretrained, validate
+from fl_sketch.core import pretrained, untrusted_files, validate
 from fl_sketch.core.tokens import SPECIAL
 from fl_sketch.data import folder_tokenizer
 from fl_sketch.data.examples import FOUND_CLASSES, Examples, Splits
@@ -31,15 +31,13 @@ def encoded(
 ) -> Splits:
     """Returns a data set of numbers: texts as tokens, all else as it is.
 
-    A vocabulary that is made from the training texts is marked as learnt.
-
     Args:
       splits: a data set of images, or of texts in arrays of objects.
       length: the number of tokens of an example.
       most: the size of the vocabulary, with the special tokens.
       vocabulary_file: path of a file with a word in each line; "characters": the 96
         printable ones of ASCII, line ends included; empty: made from the training
-        texts.
+        texts, which is marked as learnt.
     """
     if splits.train.inputs.dtype == np.int32:
         _require_tokens(splits, most)
@@ -50,8 +48,8 @@ def encoded(
         splits = splits._replace(learnt=(*splits.learnt, FOUND_VOCABULARY))
     if splits.name == SPEECH:
         if vocabulary_file not in ("", CHARACTERS):
-            msg = f"Expected vocabulary_file={CHARACTERS} or none with name={SPEECH}, "
-            raise ValueError(msg + f"got vocabulary_file={vocabulary_file!r}.")
+            msg = f"name={SPEECH} has vocabulary_file={CHARACTERS} or none, not "
+            raise ValueError(msg + f"{vocabulary_file!r}.")
         return _next_characters(splits, length, ALPHABET if vocabulary_file else ())
     kind = CHARACTERS if vocabulary_file == CHARACTERS else WORDS
     if not vocabulary_file:
@@ -62,11 +60,8 @@ def encoded(
     table = Table(kind, known, found=not vocabulary_file)
     if table.size > most or (table.size < most and not vocabulary_file):
         texts = vocabulary_file or "the training texts"
-        msg = (
-            f"Expected vocabulary {'>=' if table.size > most else '<='} {table.size}, "
-            f"the units of {texts} and {SPECIAL} special tokens, got vocabulary={most}."
-        )
-        raise ValueError(msg)
+        msg = f"Expected vocabulary={table.size}, the units of {texts} and {SPECIAL} "
+        raise ValueError(msg + f"special tokens, got vocabulary={most}.")
     return _sentences(splits, table, length)
 
 
@@ -74,12 +69,8 @@ def encoded_by_folder(splits: Splits, source: str, *, length: int) -> Splits:
     """Returns a data set of numbers: texts as tokens of a folder, all else as it is.
 
     Each sentence is an example. The speeches of a play are cut into examples of
-    `length` tokens, and the target of each token is the next token.
-
-    Args:
-      splits: a data set of images, tokens, or texts in arrays of objects.
-      source: the folder, as a path or as hf/FOLDER.
-      length: the number of tokens of an example.
+    `length` tokens, and the target of each token is the next token. The folder,
+    `source`, is a path or hf/FOLDER.
     """
     if splits.train.inputs.dtype == np.int32:
         _require_tokens(splits, pretrained.read(source).count("vocab_size"))
@@ -109,34 +100,21 @@ def encoded_by_folder(splits: Splits, source: str, *, length: int) -> Splits:
 def read_vocabulary(
     path: str | os.PathLike, name: str = "vocabulary_file"
 ) -> tuple[str, ...]:
-    """Returns the words of a file: one in each line, each once.
-
-    Args:
-      path: path of the file.
-      name: the option that named it, for errors.
-    """
+    """Returns the words of a file, which the option `name` named: one in each line."""
     if not os.path.isfile(path):
         msg = f"Expected {name} to name a file, got {name}={path}."
         raise FileNotFoundError(msg)
-    try:
-        with open(path, encoding="utf-8") as file:
-            known = tuple(line.strip(string.whitespace) for line in file)
-    except UnicodeDecodeError:
-        known = ()
+    reading = untrusted_files.reading(f"{name}={path}", "to be a text in UTF-8")
+    with reading, open(path, encoding="utf-8") as file:
+        known = tuple(line.strip(string.whitespace) for line in file)
     if not known or len({*known}) < len(known) or any(words(w) != [w] for w in known):
-        msg = (
-            "Expected a word in lower case in every line, each once, in UTF-8, got "
-            f"{name}={path}."
-        )
+        msg = f"{name}={path} must have a word in lower case in every line, each once."
         raise ValueError(msg)
     return known
 
 
 def vocabulary(texts: Iterable[Sequence[str]], most: int) -> tuple[str, ...]:
-    """Returns the `most` frequent units of texts, or all if there are fewer.
-
-    They are ordered by frequency, and then alphabetically.
-    """
+    """Returns the `most` frequent units of texts, by frequency and alphabet."""
     counts = collections.Counter(unit for text in texts for unit in text)
     return tuple(sorted(counts, key=lambda unit: (-counts[unit], unit))[:most])
 
@@ -149,10 +127,9 @@ def _require_tokens(splits: Splits, most: int) -> None:
         high = max(high, splits.tokenizer.size - 1)
     if low < 0 or high >= most:
         msg = (
-            f"Expected integer inputs to be tokens below vocabulary={most}, and other "
-            f"numbers to be floats, got {low} to {high}."
+            f"Integer inputs are tokens below vocabulary={most}, got {low} to {high}; "
         )
-        raise ValueError(msg)
+        raise ValueError(msg + "other numbers are floats.")
 
 
 def _sentences(splits: Splits, tokenizer: Tokenizer, length: int) -> Splits:
@@ -207,10 +184,7 @@ def _play(
 ) -> Splits:
     """Returns a play whose speakers own their examples, and whose classes are tokens.
 
-    Args:
-      splits: the play as text.
-      pairs: returns the examples of a part, and the speaker of each.
-      tokenizer: what made the tokens.
+    Of a part, `pairs` returns the examples and the speaker of each.
     """
     train, owners = pairs(splits.train)
     return splits._replace(

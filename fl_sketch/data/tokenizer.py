@@ -49,10 +49,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, texts: Sequence[str], length: int) -> np.ndarray:
-        """Returns int32 [texts, length]: `begin`, the tokens, `pad` up to the length.
-
-        Tokens beyond the length are left out.
-        """
+        """Returns int32 [texts, length]: `begin`, the tokens that fit, and `pad`."""
         ...
 
     def tokens(self, text: str) -> np.ndarray:
@@ -64,7 +61,7 @@ class Tokenizer(Protocol):
         ...
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what params.json holds of it, from which `of` makes it again."""
+        """Returns its record in params.json, from which `of` makes it again."""
         ...
 
 
@@ -99,7 +96,7 @@ class Table(NamedTuple):
         """Returns the tokens of a text; see `Tokenizer`."""
         units = list(text) if self.kind == CHARACTERS else words(text)
         if self.kind == CHARACTERS and (lacking := {*units} - {*self.units}):
-            msg = f"Expected a text of what the vocabulary has, got {sorted(lacking)}."
+            msg = f"The vocabulary lacks {sorted(lacking)}."
             raise ValueError(msg)
         return encode([units], self.units, length=len(units) + 1)[0, 1:]
 
@@ -111,7 +108,7 @@ class Table(NamedTuple):
         return ("" if self.kind == CHARACTERS else " ").join(filter(None, units))
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what params.json holds of it."""
+        """Returns its record in params.json."""
         special = {"padding": PAD, "unknown": UNKNOWN, "start": START}
         return {
             "kind": self.kind,
@@ -126,33 +123,24 @@ def of(record: Mapping[str, Any]) -> Tokenizer:
     """Returns the tokenizer whose `to_json` a `record` is."""
     if record["kind"] == folder_tokenizer.KIND:
         return folder_tokenizer.of(record)
-    units = tuple(record["units"])
-    if record["kind"] not in (CHARACTERS, WORDS) or not all(
-        isinstance(unit, str) for unit in units
-    ):
-        msg = f"units of {record['kind']!r} that are no texts"
+    kind, units = record["kind"], tuple(record["units"])
+    if kind not in (CHARACTERS, WORDS) or not all(isinstance(u, str) for u in units):
+        msg = f"units of {kind!r} that are no texts"
         raise TypeError(msg)
-    return Table(record["kind"], units, bool(record["found_in_training"]))
+    return Table(kind, units, bool(record["found_in_training"]))
 
 
 def words(text: str) -> list[str]:
-    """Returns the words of a text in lower case, split at spaces.
-
-    Separate punctuation is a word.
-    """
+    """Returns the words of a text in lower case, split at spaces."""
     return text.lower().split()
 
 
 def encode(
     texts: Iterable[Sequence[str]], known: Sequence[str], *, length: int
 ) -> np.ndarray:
-    """Returns int32 [texts, length]: `START`, the units, and `PAD` up to the length.
+    """Returns int32 [texts, length]: `START`, the units that fit, and `PAD`.
 
-    Args:
-      texts: sequences of units: words, or characters. Those beyond the length are left
-        out.
-      known: the vocabulary; its first unit has the number `SPECIAL`.
-      length: the number of tokens of a text.
+    The first unit of the vocabulary, `known`, has the number `SPECIAL`.
     """
     number = {unit: place for place, unit in enumerate(known, start=SPECIAL)}
     texts = list(texts)

@@ -1,12 +1,4 @@
-"""Classifiers of images: from float32 inputs in NHWC order to logits.
-
->>> import jax, jax.numpy as jnp
->>> model = LeNet(10)
->>> images = jnp.zeros((1, 28, 28, 1))
->>> params = model.init(jax.random.key(0), images)["params"]
->>> sum(leaf.size for leaf in jax.tree.leaves(params))
-61706
-"""
+"""Classifiers of images: from float32 inputs in NHWC order to logits."""
 
 import functools
 from collections.abc import Sequence
@@ -185,20 +177,12 @@ class Cnn(nn.Module):
 
 
 def images(inputs: jax.Array, least: int = 1) -> jax.Array:
-    """Returns `inputs`, which must be float images of four axes.
-
-    Args:
-      least: rows and columns that they need for no layer to be empty.
-    """
-    if inputs.ndim != 4:
+    """Returns `inputs`, float images with as many rows and columns as layers need."""
+    if inputs.ndim != 4 or min(inputs.shape[1:3]) < least:
         msg = (
-            "Expected images of shape (batch, height, width, channels), "
-            f"got shape {inputs.shape}."
+            "Expected images of shape (batch, height, width, channels), of at least "
+            f"{least}x{least}, got shape {inputs.shape}."
         )
-        raise ValueError(msg)
-    height, width = inputs.shape[1:3]
-    if min(height, width) < least:
-        msg = f"Expected images of {least}x{least} at least, got {height}x{width}."
         raise ValueError(msg)
     return _floats(inputs)
 
@@ -214,8 +198,7 @@ def _floats(inputs: jax.Array) -> jax.Array:
     """Returns the inputs; raw bytes in [0, 255] would train, and badly."""
     if not jnp.issubdtype(inputs.dtype, jnp.floating):
         msg = (
-            f"Expected inputs of a float type, got {inputs.dtype}: integers are "
-            "tokens of a text, and those of a table are saved as float32."
+            f"Expected float inputs, got {inputs.dtype}: integers are tokens of a text."
         )
         raise TypeError(msg)
     return inputs

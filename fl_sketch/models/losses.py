@@ -117,17 +117,14 @@ def supervised(
 
     "cross_entropy" has classes as targets, "binary" a zero or one for each of several
     labels, "squared" numbers, one or several for an example. The decay adds
-    `weight_decay/2 |params|^2`, so that its gradient is weight_decay times the
-    parameters. Decay and smoothing are part of `value` and not of `metrics`, whose loss
-    is comparable between settings.
+    `weight_decay/2 |params|^2`. Decay and smoothing may be traced, and are part of
+    `value` and not of `metrics`, whose loss is comparable between settings.
 
     Args:
       model: a flax module, which may keep statistics. If its `__call__` has an argument
         `train`, that is true in training.
-      kind: the name of the loss.
       metrics: names of metrics; by default those of the kind.
-      label_smoothing: the smoothing a, in [0, 1], of "cross_entropy". May be traced.
-      weight_decay: the factor of the decay, at least 0. May be traced, for a sweep.
+      label_smoothing: the smoothing a, in [0, 1], of "cross_entropy".
       padding: a label that does not count, after the end of a text; or None.
       classes: the number of classes of the targets, for which a model must have as many
         outputs at least; 0: whatever it has.
@@ -238,9 +235,9 @@ def _matched(outputs, targets, weights, targets_are: str):
         shape = outputs.shape[:-1]
         if not jnp.issubdtype(targets.dtype, jnp.integer) or targets.shape != shape:
             msg = (
-                f"Expected integer labels of shape {shape}, since the model's outputs "
-                f"have {outputs.shape}, got {targets.dtype} of shape {targets.shape}: "
-                "check the outputs; loss=binary is for several labels of an example."
+                f"Outputs of shape {outputs.shape} need integer labels {shape}, got "
+                f"{targets.dtype} of shape {targets.shape}: loss=binary is for several "
+                "labels of an example."
             )
             raise ValueError(msg)
     else:

@@ -1,12 +1,6 @@
 """Metrics by name, computed from sums over examples.
 
 An evaluation in padded batches, on many devices, is therefore exact.
-
->>> import jax.numpy as jnp
->>> logits, labels = jnp.array([[2.0, 1], [0, 3], [1, 0]]), jnp.array([0, 1, 1])
->>> sums = METRICS["accuracy"].sums(logits, labels, jnp.ones(3))
->>> METRICS["accuracy"].value(sums).round(4)
-Array(0.6667, dtype=float32)
 """
 
 import math
@@ -27,21 +21,13 @@ MEASURED = tuple(f"{part}_" for part in CHOSEN)  # before names of numbers of a 
 
 
 class Metric(NamedTuple):
-    """A measure of how well a model does: a function of a mean over targets.
+    """A measure of how well a model does: a function of a mean over targets."""
 
-    Attributes:
-      each: `(outputs, targets) -> values`, one for each target.
-      targets: the kinds of targets: `CLASSES`, `LABELS` or `NUMBERS`.
-      of_mean: the function of the mean.
-      higher: whether more is better.
-      percent: whether it is a share, which tables print as percents.
-    """
-
-    each: Callable[[jax.Array, jax.Array], jax.Array]
-    targets: tuple[str, ...]
+    each: Callable[[jax.Array, jax.Array], jax.Array]  # (outputs, targets) -> values
+    targets: tuple[str, ...]  # of `CLASSES`, `LABELS` and `NUMBERS`
     of_mean: Callable[[jax.Array], jax.Array] = lambda mean: mean
-    higher: bool = False
-    percent: bool = False
+    higher: bool = False  # whether more is better
+    percent: bool = False  # whether it is a share, which tables print as percents
 
     def sums(
         self, outputs: jax.Array, targets: jax.Array, weights: jax.Array
@@ -78,19 +64,12 @@ METRICS: dict[str, Metric] = {
 
 
 def named(names: Sequence[str], targets: str) -> dict[str, Metric]:
-    """Returns the metrics of some names, in their order.
-
-    Args:
-      names: the names, at least one, each once.
-      targets: the kind of the targets, which all of them must be for.
-    """
+    """Returns the metrics of some names, each once, all for such `targets`."""
     able = tuple(name for name in METRICS if targets in METRICS[name].targets)
     for name in names:
         if name not in able:
-            choices = ", ".join(map(repr, able))
-            msg = f"Expected metrics to be one of {choices} for targets that are "
-            msg += f"{targets} (model.loss), got metrics={name!r}."
-            raise ValueError(msg + validate.nearest(name, able))
+            msg = f"Metrics of {targets} (model.loss) are {', '.join(able)}, got "
+            raise ValueError(msg + f"metrics={name!r}.{validate.nearest(name, able)}")
     if not names or len(set(names)) < len(names):
         msg = f"Expected metrics to name some metrics once each, got {list(names)}."
         raise ValueError(msg)
@@ -133,11 +112,7 @@ class Score(NamedTuple):
 
 
 def score_of(row: Iterable[str], parts: Iterable[str] = REPORTED) -> Score:
-    """Returns the first metric of a row, on the first part that was measured.
-
-    >>> score_of(["round", "test_loss", "test_rmse"]).title
-    'test rmse'
-    """
+    """Returns the first metric of a row, on the first part that was measured."""
     for part in parts:
         for name in row:
             head, _, metric = name.partition("_")
@@ -148,11 +123,7 @@ def score_of(row: Iterable[str], parts: Iterable[str] = REPORTED) -> Score:
 
 
 def measured(row: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the numbers of a `row` on data that belong to no client.
-
-    >>> measured({"round": 3, "test_rmse": None})
-    {'test_rmse': nan}
-    """
+    """Returns the numbers of a `row` on data that belong to no client."""
     return {name: _number(row[name]) for name in row if name.startswith(MEASURED)}
 
 

@@ -49,8 +49,7 @@ def save(
 ) -> None:
     """Writes `arrays` to the file `path`, in the format of its ending.
 
-    Args:
-      metadata: one text by its name, which the file has too; npz keeps no name.
+    The file also has the `metadata`, one text by its name, of which npz keeps the text.
     """
     with files.replacing(path) as partial:
         if path.suffix == ".npz":
@@ -91,20 +90,19 @@ def digest(arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def select(model: Tree, arrays: Arrays, fresh: Sequence[str]) -> Arrays:
-    """Returns the arrays that a model starts with, in its types.
+    """Returns the `arrays` of a file that a model starts with, in the model's types.
 
-    Args:
-      model: shapes of the model.
-      arrays: the arrays of a file.
-      fresh: names of arrays, or beginnings of their names, that are left out.
+    Those whose names begin with one of `fresh` are left out.
     """
     leaves = dict(named_leaves(model))
     arrays = {_name_in(leaves, name): array for name, array in arrays.items()}
     for start in fresh:
         if not any(_begins(name, start) for name in leaves):
             layers = dict.fromkeys(map(_layer_of, leaves))
-            msg = "Expected fresh to be an array or a layer of the model "
-            msg += f"({', '.join(layers)}), got {start!r}."
+            msg = (
+                f"Expected fresh to be one of {', '.join(layers)}, or an array of it, "
+            )
+            msg += f"got {start!r}."
             raise ValueError(msg + validate.nearest(start, tuple(leaves)))
     wanted = {
         name: leaf
@@ -123,8 +121,7 @@ def select(model: Tree, arrays: Arrays, fresh: Sequence[str]) -> Arrays:
             if sorted(shape) == sorted(leaf.shape):
                 hint = f"transpose it into {layout}"
             msg = f"Expected init_from to have {name} of shape {leaf.shape}, got "
-            msg += f"{shape}: {hint}."
-            raise ValueError(msg)
+            raise ValueError(msg + f"{shape}: {hint}.")
     for name in arrays.keys() - leaves.keys():
         msg = f"Expected init_from to have arrays of the model only, got {name}."
         raise ValueError(msg)
@@ -154,8 +151,7 @@ def _cast(name: str, array: np.ndarray, dtype: Any) -> np.ndarray:
     with np.errstate(over="ignore"):
         cast = array.astype(dtype)
     if not np.isfinite(cast.astype(np.float32)).all():
-        msg = f"Expected finite numbers that fit {dtype} in {name} of init_from, got "
-        msg += "others."
+        msg = f"Expected finite numbers that fit {dtype} in {name} of init_from."
         raise ValueError(msg)
     return cast
 

@@ -1,17 +1,7 @@
 """Models by name, for configs.
 
->>> build("mlp", 10, width=32)
-Mlp(
-    # attributes
-    classes = 10
-    hidden = (32, 32)
-    width = 32
-)
->>> build("lenett", 10)
-Traceback (most recent call last):
-ValueError: Expected model to be one of 'logistic', 'mlp', 'lenet', 'sigmoid_lenet', \
-'cnn', 'resnet', 'vit', 'transformer', 'language_model', 'hf/FOLDER', \
-'FILE.py:NAME', got model='lenett'. Did you mean 'lenet'?
+>>> build("mlp", 10, width=32).hidden
+(32, 32)
 """
 
 import inspect
@@ -28,17 +18,11 @@ from fl_sketch.models.transformers import Transformer
 
 
 class Model(NamedTuple):
-    """A model with a name.
-
-    Attributes:
-      make: `(classes, **options) -> module`.
-      options: names of the options that `build` takes.
-      given: options with the values that belong to the name.
-    """
+    """A model with a name: `make(classes, **options)` returns its module."""
 
     make: type[nn.Module]
-    options: tuple[str, ...] = ()
-    given: Mapping[str, Any] = {}
+    options: tuple[str, ...] = ()  # their names
+    given: Mapping[str, Any] = {}  # options with the values that belong to the name
 
 
 BLOCKS = ("width", "depth", "heads", "dropout")
@@ -77,8 +61,7 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
         that returns a module of flax.linen; with `rngs` of flax.nnx, with `key` of
         equinox.
       classes: the number of classes of the data.
-      size: "small", which trains on two cores, or for the models in `SIZES` "tiny", the
-        ResNet of 8 layers, "paper", or "billion", of 1.3 billion parameters.
+      size: "small", which trains on two cores, or one of `SIZES` that has the model.
       **options: options of the model, but for those that the size decides.
     """
     if not plugins.named(name) and not pretrained.named(name):
@@ -95,9 +78,7 @@ def build(name: str, classes: int, *, size: str = "small", **options: Any) -> nn
     for option in options:
         if option not in legal:
             has = ", ".join(legal) or "none"
-            whose = "" if size == "small" else f" with size={size!r}"
-            msg = f"Expected options of model {name!r}{whose} to be among {has}, got "
-            msg += f"{option}."
+            msg = f"Expected options of {size} {name} to be among {has}, got {option}."
             raise ValueError(msg + validate.nearest(option, legal))
     if pretrained.named(name):
         return huggingface.module(name, classes, **options)
@@ -121,8 +102,7 @@ def _from_file(name: str, classes: int, options: dict[str, Any]) -> nn.Module:
     if not isinstance(model, nn.Module):
         msg = (
             f"Expected {name} to return a module of flax.linen, or to take rngs and "
-            "return one of flax.nnx, or key and one of equinox, got "
-            f"{type(model).__module__}.{type(model).__name__}."
+            f"return one of flax.nnx, or key and one of equinox, got {type(model)}."
         )
         raise TypeError(msg)
     return model

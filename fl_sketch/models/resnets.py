@@ -2,9 +2,6 @@
 
 With norm="batch" they also keep statistics, which mix the examples of a client. Where
 clients differ, the averages of these statistics fit none of them.
-
->>> ResNet(10).stages
-(3, 3, 3)
 """
 
 import math
@@ -84,10 +81,7 @@ class ResNet(nn.Module):
 class Residual(nn.Module):
     """Two convolutions, added to a shortcut that pads channels with zeros.
 
-    Attributes:
-      features: channels of the output, no fewer than those of the input.
-      strides: strides of the first convolution and of the shortcut.
-      norm: one of `NORMS`.
+    Strides are those of the first convolution and of the shortcut.
     """
 
     features: int
@@ -113,12 +107,9 @@ class Bottleneck(nn.Module):
     The last normalisation before the sum starts with scales of zero, so that a block
     starts as its shortcut. With ones, the first gradient was eight times as long.
 
-    Attributes:
-      features: channels of the inner layers; the block's output has `WIDENING` times as
-        many.
-      strides: strides of the 3x3 convolution, and of a shortcut that is not the
-        identity.
-      norm: one of `NORMS`.
+    The block's output has `WIDENING` times as many channels as its inner layers.
+    Strides are those of the 3x3 convolution, and of a shortcut that is not the
+    identity.
     """
 
     features: int
@@ -162,9 +153,7 @@ def normalized(
 ) -> jax.Array:
     """Returns `x` normalised by a layer of that `name`, of one of `NORMS`.
 
-    Args:
-      groups: groups of channels, or the most below that divide these.
-      train: whether "batch" uses the statistics of `x` rather than their averages.
+    There are as many `groups` of channels, or the most below that divide these.
     """
     if norm == "group":
         groups = math.gcd(groups, x.shape[-1])

@@ -2,13 +2,6 @@
 
 Blocks are normalised before each part, so that they train from scratch without a
 warm-up.
-
->>> import jax, jax.numpy as jnp
->>> model = Transformer(2, vocabulary=50, width=8, depth=1, heads=2)
->>> tokens = jnp.array([[2, 7, 9, PAD]])
->>> params = model.init(jax.random.key(0), tokens)["params"]
->>> model.apply({"params": params}, tokens).shape
-(1, 2)
 """
 
 import flax.linen as nn
@@ -65,15 +58,9 @@ class Transformer(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: jax.Array, train: bool = False) -> jax.Array:
-        """Returns logits of `inputs`.
+        """Returns logits [batch, classes], or of what follows each token.
 
-        Args:
-          inputs: tokens, integers [batch, length], or float images in NHWC order.
-          train: whether there is dropout.
-
-        Returns:
-          Logits [batch, classes], or [batch, length, classes] of what follows each
-          token.
+        Inputs are tokens, integers [batch, length], or float images in NHWC order.
         """
         mask = None
         if self.reads == "patches":
@@ -111,10 +98,7 @@ class Block(nn.Module):
     ) -> jax.Array:
         """Returns the block's output of tokens `x` [batch, length, width].
 
-        Args:
-          x: tokens.
-          mask: bool, which positions a position may attend to; None: all.
-          train: whether there is dropout.
+        The mask has the positions that a position may attend to; None: all.
         """
 
         def dropped(y):

@@ -5,7 +5,6 @@ searched with a separate seed. The reported runs have other seeds. Searches and 
 are sweeps, so an interrupted comparison keeps finished runs.
 """
 
-import collections
 import inspect
 import os
 import pathlib
@@ -33,13 +32,10 @@ from fl_sketch.workdir.tables import markdown
 
 
 class Method(NamedTuple):
-    """One of the methods compared.
+    """One of the methods compared: keys of its config, over those of the base.
 
-    Attributes:
-      keys: the keys of the config and their values, over those of the base.
-      tune: keys and the values that they are tuned over; the grid is the product.
-      whole: whether it is tuned in as many rounds as are reported, whatever the others
-        are: for methods that may diverge late.
+    It is tuned over the product of the values in `tune`, and if it may diverge late in
+    the `whole` number of rounds, whatever the others are.
     """
 
     keys: Mapping[str, Any]
@@ -57,8 +53,6 @@ class Comparison(NamedTuple):
       tuning_seed: the seed of the search.
       tuning_rounds: the number of rounds of the search; 0: as many as are reported. A
         private search has the noise of the whole run.
-      tuning_keys: keys of the config only for the search, such as another data set,
-        with data.public=True if these data need no protection.
       last: the number of last evaluations over which the score is averaged.
       apart: whether seeds are separate runs and not a sweep. This is for runs of hours:
         they can be resumed, keep their checkpoints, and seeds can be added later. Not
@@ -72,7 +66,6 @@ class Comparison(NamedTuple):
     seeds: Sequence[int] = (0, 1, 2)
     tuning_seed: int = 100
     tuning_rounds: int = 0
-    tuning_keys: Mapping[str, Any] = {}
     last: int = 1
     apart: bool = False
     widen: int = 0
@@ -81,22 +74,13 @@ class Comparison(NamedTuple):
 def load(config: str, maker: str = "get_comparison") -> Any:
     """Returns what the function `maker` of a Python file returns.
 
-    Args:
-      config: the path of the file, as in "configs/compare_das.py"; after a colon, the
-        argument of the function.
-      maker: the name of the function.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      ValueError: in one line, for a file of another kind, or one that does not run.
+    `config` is the path of the file, as in "configs/compare_das.py"; after a colon
+    there is the argument of the function.
     """
     path, _, which = config.partition(":")
     if not os.path.isfile(path):
         msg = f"Expected --config to name a file, got {path}."
         raise FileNotFoundError(msg)
-    if not path.endswith(".py"):
-        msg = f"Expected --config to name a Python file, got {path}."
-        raise ValueError(msg)
     try:
         make = runpy.run_path(path).get(maker)
     except (SyntaxError, ImportError, NameError) as error:
@@ -132,10 +116,6 @@ def run(
       settings: lines "key=value" for the config of every method.
       only: names of methods; empty: all.
       say: what prints a line.
-
-    Raises:
-      ValueError, TypeError, FileNotFoundError: in one line.
-      Stopped: on SIGINT, SIGTERM or SIGHUP.
     """
     folder = files.writable_folder(workdir)
     for name in only:
@@ -150,12 +130,12 @@ def run(
     for number, (name, config) in enumerate(methods, 1):
         say(f"{name} ({number} of {len(configs)})")
         method, place = comparison.methods[name], folder_of(folder, name)
-        best, rows, points = _tuned_and_run(
+        best, rows, points = _tune_and_run(
             comparison, method, config, place, data_dir, say
         )
         searched += [{"method": name, **point} for point in points]
         evaluations += [{"method": name, **row} for row in rows]
-        standings.append(tables.standing(name, best, rows, comparison.last))
+        standings.append(tables.standings_row(name, best, rows, comparison.last))
         say("  " + markdown(tables.standings_table(standings[-1:]))[-1])
     if searched:
         files.write_rows(folder / "search.csv", searched)
@@ -178,15 +158,9 @@ def side_by_side(
     *,
     say: Callable[[str], None] = tqdm.write,
 ) -> dict[str, dict[str, Any]]:
-    """Runs every config in its own folder; returns the summaries by name.
+    """Runs every config in its own folder of `workdir`; returns the summaries by name.
 
     It prints a table, in which the first run is compared with the others.
-
-    Args:
-      configs: the configs by name.
-      workdir: the folder of their folders.
-      data_dir: the folder of raw data sets.
-      say: what prints a line.
     """
     summaries = {}
     for name, config in configs.items():
@@ -205,9 +179,6 @@ def config_of(
 
     The keys of the method replace those of the base, and `settings`, lines "key=value",
     replace both.
-
-    Raises:
-      ValueError: for a line that is no setting.
     """
     config = grid.changed(comparison.base, method.keys)
     axes = grid.read_axes(config, settings, flag="set") if settings else ()
@@ -219,20 +190,19 @@ def folder_of(workdir: str | os.PathLike, name: str) -> pathlib.Path:
     return pathlib.Path(workdir) / re.sub(r"\W+", "_", name).strip("_").lower()
 
 
-def _tuned_and_run(
+def _tune_and_run(
     comparison: Comparison, method: Method, config, folder, data_dir, say
 ) -> tuple[dict[str, Any], list[Row], list[Row]]:
     """Returns the best keys, the evaluations, and the points of the search."""
-    tuned = Tuning(config, method.tune, folder, data_dir, comparison.last, say)
     best, points = {}, []
     if method.tune:
         searched = _for_search(comparison, method, config, data_dir)
-        tuned = tuned._replace(config=searched)
-        best, points = tuned.search(comparison.widen)
+        tuning = Tuning(searched, method.tune, folder, data_dir, comparison.last, say)
+        best, points = tuning.search(comparison.widen)
     config = grid.changed(config, best)
     seeds, place = comparison.seeds, folder / "seeds"
     if comparison.apart:
-        return best, list(_apart(config, seeds, place, data_dir)), points
+        return best, list(_separate_runs(config, seeds, place, data_dir)), points
     over = [f"seed={','.join(map(str, seeds))}"]
     sweep(config, over, place, data_dir, say=lambda line: None)
     return best, rows_of.read(place / "sweep.csv"), points
@@ -240,8 +210,7 @@ def _tuned_and_run(
 
 def _for_search(comparison: Comparison, method: Method, config, data_dir) -> ConfigDict:
     """Returns the config with which a method is tuned."""
-    keys = {**comparison.tuning_keys, "seed": comparison.tuning_seed}
-    config = grid.changed(config, keys)
+    config = grid.changed(config, {"seed": comparison.tuning_seed})
     if not comparison.tuning_rounds or method.whole:
         return config
     keys = {"rounds": min(config.rounds, comparison.tuning_rounds)}
@@ -253,7 +222,7 @@ def _for_search(comparison: Comparison, method: Method, config, data_dir) -> Con
     return grid.changed(config, keys)
 
 
-def _apart(config, seeds: Sequence[int], folder, data_dir) -> Iterator[Row]:
+def _separate_runs(config, seeds: Sequence[int], folder, data_dir) -> Iterator[Row]:
     """Yields the rows of each seed as a separate run, in the form of a sweep."""
     for point, seed in enumerate(seeds):
         place, lost = folder / str(seed), []
@@ -276,23 +245,17 @@ def _check(
 ) -> None:
     """Raises errors of all methods before the first one trains."""
     if any("/" not in name for name in odometer.read(folder)):
-        msg = (
-            f"Expected workdir to be new or the folder of a comparison, got {folder}, "
-            f"whose {odometer.FILE} counts a run: use another workdir."
-        )
+        msg = f"{folder} has a run, which {odometer.FILE} counts: use another workdir."
         raise ValueError(msg)
-    places = collections.defaultdict(list)
-    for name in comparison.methods:
-        places[folder_of(folder, name)].append(name)
-    for place, names in places.items():
-        if len(names) > 1 or place == folder:
-            msg = f"Expected methods whose names give different folders, got {names}."
-            raise ValueError(msg)
+    places = {folder_of(folder, name) for name in comparison.methods}
+    if len(places - {folder}) < len(comparison.methods):
+        msg = f"Names give different folders, but for {', '.join(comparison.methods)}."
+        raise ValueError(msg)
     metrics = {name: metrics_of(config.model)[0] for name, config in configs.items()}
     if len({*metrics.values()}) > 1:  # no table ranks different metrics
         got = ", ".join(f"{metric} of {name}" for name, metric in metrics.items())
-        msg = f"Expected the same first metric in all methods, got {got}: set "
-        raise ValueError(msg + "model.metrics=NAME.")
+        msg = f"All methods need the same model.metrics, got {got}."
+        raise ValueError(msg)
     privacy.require_one_unit(configs.values())
     for name, config in configs.items():
         if comparison.apart and privacy.protection_of(config).noisy:
@@ -304,6 +267,5 @@ def _check(
             parse.check(first)
             privacy.check(first)
         except (ValueError, TypeError) as error:
-            kind = TypeError if isinstance(error, TypeError) else ValueError
             msg = f"{name}: {error}"
-            raise kind(msg) from None
+            raise ValueError(msg) from None

@@ -11,14 +11,8 @@ from typing import Any
 
 from fl_sketch.core import files
 from fl_sketch.core import shown as byte_counts
-from fl_sketch.models.metrics import (
-    CHOSEN,
-    METRICS,
-    REPORTED,
-    Score,
-    measured,
-    score_of,
-)
+from fl_sketch.models import metrics
+from fl_sketch.models.metrics import CHOSEN, REPORTED, Score, score_of
 from fl_sketch.privacy.guarantee import mark, rounded_up
 from fl_sketch.sweep.grid import Axis, typed
 from fl_sketch.workdir import rows as names
@@ -71,8 +65,7 @@ def ranked(rows: Rows, axes: Sequence[Axis]) -> list[Row]:
 def over_seeds(points: Sequence[Row], axes: Sequence[Axis]) -> list[Row]:
     """Returns mean, deviation and interval over seeds of each setting, best first.
 
-    Settings are of points that `ranked` returned. One of which a seed diverged has no
-    mean.
+    A setting of the points that `ranked` returned has no mean if a seed diverged.
     """
     keys = [axis.key for axis in axes if axis.key != "seed"]
     chosen, reported = score_of(points[0], CHOSEN), score_of(points[0])
@@ -153,11 +146,11 @@ def write_sweep(
 
 
 def _typed(row: Mapping[str, Any], axes: Sequence[Axis]) -> Row:
-    """Returns what summaries and tables need of a plain row, as numbers."""
+    """Returns the columns of a plain row for summaries and tables, as numbers."""
     likes = {axis.key: axis.values[0] for axis in axes}
     likes |= dict.fromkeys(("point", "round", UP, DOWN), 0) | {"train_loss": 0.0}
     values = {key: typed(row[key], like) for key, like in likes.items()}
-    values |= measured(row)
+    values |= metrics.measured(row)
     if row.get("epsilon"):
         values |= {"epsilon": float(row["epsilon"]), "delta": float(row["delta"])}
         values["randomness"] = row["randomness"]
@@ -174,7 +167,7 @@ def _number(score: Score, value: float) -> str:
     return f"{score.factor * value:.{2 if score.factor > 1 else 4}f}"
 
 
-def standing(method: str, chosen: Row, rows: Rows, last: int) -> Row:
+def standings_row(method: str, chosen: Row, rows: Rows, last: int) -> Row:
     """Returns the row of a `method` in standings.csv.
 
     It was tuned, and the `chosen` keys were the best. `rows` are all evaluations of all
@@ -206,7 +199,7 @@ def epsilon_of(ends: Sequence[Mapping[str, Any]]) -> Row:
     """Returns the largest epsilon of runs, of which `ends` are the last rows.
 
     Cells are empty without privacy. The epsilon of examples depends on how the seed
-    deals them to clients.
+    splits them among clients.
     """
     spent = [float(end["epsilon"]) for end in ends if end.get("epsilon")]
     if not spent:
@@ -216,10 +209,10 @@ def epsilon_of(ends: Sequence[Mapping[str, Any]]) -> Row:
 
 
 def standings_table(rows: Sequence[Row]) -> list[list[str]]:
-    """Returns the cells of standings.md, of the rows of `standing`."""
+    """Returns the cells of standings.md, of the rows of `standings_row`."""
     private = any(row["epsilon"] for row in rows)
     hidden = " (simulator only)" * private  # exact bytes tell who took part
-    score = Score("test", _metric(rows[0]))
+    score = _score(rows[0])
     head = ["method", f"{score.head}, +- 95 % interval"]
     paired = any("difference" in row for row in rows)
     head += [f"minus {rows[0]['method']}, seed by seed"] * paired
@@ -227,8 +220,10 @@ def standings_table(rows: Sequence[Row]) -> list[list[str]]:
     cells = [[*head, *["epsilon of a run"] * private, "chosen"]]
     for row in rows:
         equal = row.get(f"{score.name}_at_budget", math.nan)
-        line = [row["method"], _mean(row)]
-        line += [_difference(row, score)] * paired
+        mean, apart = row[score.name], row.get("difference", math.nan)
+        line = [row["method"], _interval(score, mean, row["half_width"], "diverged")]
+        half = row.get("difference_half_width", math.nan)
+        line += [_interval(score, apart, half, "-")] * paired
         line.append("-" if math.isnan(equal) else f"{score.factor * equal:.2f}")
         for name in ("bytes_up", "bytes_down"):
             line.append(f"{float(f'{row[name] / 1e6:.4g}'):.15g}")  # four digits
@@ -250,33 +245,40 @@ def write_standings(
 ) -> None:
     """Writes comparison.csv and the standings, and adds two scores to rows.
 
-    The difference to the first method is a mean over seeds that both have. The score
-    at equal bytes is of the last evaluations within what the cheapest method sends,
-    with the seed that sends most. It is NaN if a seed has no evaluation within that.
+    The difference to the first method is a mean over seeds that both have. Runs of one
+    seed have the same clients and batches, so differences vary less. The score at equal
+    bytes is of the last evaluations within what the cheapest method sends, with the
+    seed that sends most. It is NaN if a seed has no evaluation within that.
 
     Args:
       folder: the folder of the comparison.
-      rows: the rows of `standing`.
+      rows: the rows of `standings_row`, with as many `last` ones in the mean of a seed.
       evaluations: all evaluations that are reported.
-      last: as in `standing`.
       notes: lines on the privacy that all runs spent together.
     """
     methods = by_method(evaluations)
-    sent = {
-        name: [float(row[UP]) for seed in seeds for row in seed]
-        for name, seeds in methods.items()
-    }
-    budget = min(map(max, sent.values()))
+    sent = (  # a method that diverged at once sent nothing
+        max(float(one[UP]) for seed in methods[row["method"]] for one in seed)
+        for row in rows
+        if math.isfinite(row[_score(row).name])
+    )
+    budget = min(sent, default=0.0)
     for row in rows:
         within = (
             [evaluation for evaluation in seed if float(evaluation[UP]) <= budget]
             for seed in methods[row["method"]]
         )
-        row[f"{_metric(row)}_at_budget"] = statistics.fmean(
+        row[f"{_score(row).name}_at_budget"] = statistics.fmean(
             mean_score(seed, last) if seed else math.nan for seed in within
         )
+    by_seed = {
+        name: {str(seed[0]["seed"]): mean_score(seed, last) for seed in seeds}
+        for name, seeds in methods.items()
+    }
+    first = by_seed[rows[0]["method"]]
     for row in rows[1:]:
-        apart = _apart(methods[row["method"]], methods[rows[0]["method"]], last)
+        own = by_seed[row["method"]]
+        apart = [own[seed] - first[seed] for seed in own if seed in first]
         whole = apart and all(map(math.isfinite, apart))
         row["difference"] = statistics.fmean(apart) if whole else math.nan
         row["difference_half_width"] = half_width(apart)
@@ -286,42 +288,16 @@ def write_standings(
     tables.write(folder, "standings", standings_table(rows), notes)
 
 
-def _apart(
-    seeds: Sequence[list[Row]], others: Sequence[list[Row]], last: int
-) -> list[float]:
-    """Returns the scores of a method less those of another, for seeds that both have.
-
-    Runs of one seed have the same clients and batches, so differences vary less.
-    """
-    own, other = (
-        {str(seed[0]["seed"]): mean_score(seed, last) for seed in one}
-        for one in (seeds, others)
-    )
-    return [own[seed] - other[seed] for seed in own if seed in other]
+def _score(row: Row) -> Score:
+    """Returns the score that a row of `standings_row` reports."""
+    return Score("test", next(name for name in row if name in metrics.METRICS))
 
 
-def _difference(row: Row, score: Score) -> str:
-    """Returns the difference to the first method, with its interval if it has one."""
-    mean = row.get("difference", math.nan)
+def _interval(score: Score, mean: float, half: float, missing: str) -> str:
+    """Returns a mean with its interval, which a single seed has not."""
     if math.isnan(mean):
-        return "-"
-    half = row["difference_half_width"]
+        return missing
     interval = f" +- {_number(score, half)}" if math.isfinite(half) else ""
-    return f"{_number(score, mean)}{interval}"
-
-
-def _metric(row: Row) -> str:
-    """Returns the name of the metric that a row of `standing` reports."""
-    return next(name for name in row if name in METRICS)
-
-
-def _mean(row: Row) -> str:
-    """Returns the mean with its interval, which a single seed has not."""
-    mean, half = row[_metric(row)], row["half_width"]
-    if math.isnan(mean):
-        return "diverged"
-    score = Score("test", _metric(row))
-    interval = "" if math.isnan(half) else f" +- {_number(score, half)}"
     return f"{_number(score, mean)}{interval}"
 
 

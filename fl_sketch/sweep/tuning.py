@@ -28,11 +28,7 @@ class _Tried(NamedTuple):
 
 
 class Tuning(NamedTuple):
-    """A method that is tuned: with `config`, over the grid `tune`, in a `folder`.
-
-    `data_dir` is the folder of raw data sets, `last` the number of evaluations in the
-    mean of a score, and `say` prints a line.
-    """
+    """A method that is tuned; a score is the mean of its `last` evaluations."""
 
     config: ConfigDict
     tune: Tune

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import optax
@@ -53,9 +54,6 @@ def error_feedback(
     Args:
       tx: a transformation of updates to updates of the same shape, such as
         `compress(top_k(k))`.
-
-    Raises:
-      ValueError: in an update, for an output of another shape.
     """
     tx = optax.with_extra_args_support(tx)
 
@@ -66,10 +64,7 @@ def error_feedback(
     def update(updates, state, params=None, **extra_args):
         corrected = jax.tree.map(jnp.add, updates, state.error)
         sent, inner = tx.update(corrected, state.inner, params, **extra_args)
-        shapes, got = (jax.tree.map(jnp.shape, tree) for tree in (corrected, sent))
-        if shapes != got:
-            msg = f"error feedback needs outputs like the updates, {shapes}, got {got}."
-            raise ValueError(msg)
+        chex.assert_trees_all_equal_shapes(corrected, sent)
         left = jax.tree.map(jnp.subtract, corrected, sent)
         error = trees.if_finite(left, state.error)
         return sent, ErrorFeedbackState(error, inner)

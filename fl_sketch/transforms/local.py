@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fl_sketch.core import trees, validate
+from fl_sketch.core import shown, trees, validate
 from fl_sketch.core.keys import Purpose, apart
 from fl_sketch.core.protocols import Keys, Local, Server, Tree, Work
 from fl_sketch.core.trees import Stateful, like_model
@@ -29,9 +29,6 @@ def stepwise(loss: Loss, keys: Keys) -> Stepwise:
     """Returns a loss of (parameters, batch, number of the step), which draws its keys.
 
     There is a key for each client, round and step, from the client's `keys`.
-
-    Raises:
-      TypeError: in one line, for what is no loss, as soon as it is traced.
     """
     takes_key, loss_key = _takes_key(loss), apart(keys.own, Purpose.LOSS)
 
@@ -40,40 +37,30 @@ def stepwise(loss: Loss, keys: Keys) -> Stepwise:
         value, statistics = loss(params, batch, *key), ()
         if isinstance(params, Stateful):
             value, *statistics = value
-        _require_one_float(value)
+        shape = getattr(value, "shape", None)
+        if shape != () or not jnp.issubdtype(value.dtype, jnp.floating):
+            msg = f"A loss returns one float, got {shown.short(value)}."
+            raise TypeError(msg)
         return (value, *statistics) if statistics else value
 
     return value_of
 
 
-def _require_one_float(value: Any) -> None:
-    """Raises a TypeError unless a loss returned one float."""
-    dtype, shape = getattr(value, "dtype", type(value)), getattr(value, "shape", ())
-    is_number = isinstance(value, float) or hasattr(value, "dtype")
-    if not is_number or shape or not jnp.issubdtype(dtype, jnp.floating):
-        name = getattr(dtype, "name", getattr(dtype, "__name__", dtype))
-        msg = f"Expected loss to return one float, got {name} of shape {shape}."
-        raise TypeError(msg)
-
-
 def _takes_key(loss: Loss) -> bool:
     """Returns whether a loss has a third argument without a default, or called key."""
     try:
-        arguments = inspect.signature(loss).parameters.values()
-    except (TypeError, ValueError):
-        msg = f"Expected loss to be a function of (params, batch), got {loss!r}."
-        raise TypeError(msg) from None
-    by_place = [p for p in arguments if p.kind <= p.VAR_POSITIONAL]
-    needed = [p for p in by_place if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
-    by_name = any(p.default is p.empty and p.kind is p.KEYWORD_ONLY for p in arguments)
-    two = len(by_place) >= 2 or any(p.kind is p.VAR_POSITIONAL for p in by_place)
-    if by_name or len(needed) > 3 or not two:
-        msg = (
-            "Expected loss to take (params, batch) or (params, batch, key), "
-            f"got {inspect.signature(loss)}."
+        signature = inspect.signature(loss)
+        third = [*signature.parameters.values()][2:3]
+        takes_key = any(
+            p.kind <= p.POSITIONAL_OR_KEYWORD
+            and (p.default is p.empty or p.name == "key")
+            for p in third
         )
-        raise TypeError(msg)
-    return len(needed) == 3 or (len(by_place) > 2 and by_place[2].name == "key")
+        signature.bind("params", "batch", *["key"] * takes_key)
+    except (TypeError, ValueError) as error:
+        msg = f"A loss takes (params, batch) or (params, batch, key), not this: {error}"
+        raise TypeError(msg) from None
+    return takes_key
 
 
 def _gradient(value_of: Stepwise):
@@ -248,9 +235,8 @@ def _walked(
 ) -> Work:
     """Returns the work of one optimizer step on each slice, with the first loss.
 
-    Args:
-      slices: the further arguments of `value_of`, along a leading axis.
-      change: `(gradient, parameters) -> gradient` that the optimizer gets.
+    Slices are further arguments of `value_of`, along a leading axis. The optimizer gets
+    the gradients that `change(gradient, parameters)` returns.
     """
 
     def step(carry, arguments):

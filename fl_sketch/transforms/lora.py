@@ -66,16 +66,7 @@ def factors(
 
 
 def merged(trained: Arrays, frozen: Arrays) -> dict[str, Any]:
-    """Returns all arrays of a model by name: as they are, or plus their products.
-
-    Both mappings are of arrays by name, of jax or of numpy.
-
-    >>> import numpy as np
-    >>> frozen = {"w": np.zeros((2, 3)), "w/lora_scale": 2.0}
-    >>> trained = {"w/lora_a": np.ones((2, 1)), "w/lora_b": np.ones((1, 3))}
-    >>> merged(trained, frozen)["w"].tolist()
-    [[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]]
-    """
+    """Returns all arrays of a model by name: as they are, or plus their products."""
     arrays = {**frozen, **trained}
     scaled = [name for name in arrays if f"{name}/{SCALE}" in frozen]
     added = {f"{name}/{part}" for name in scaled for part in (A, B, SCALE)}

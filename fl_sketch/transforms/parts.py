@@ -40,7 +40,7 @@ class Parts(NamedTuple):
     frozen: Constant
 
     def start(self, model: Tree, key: Key) -> Tree:
-        """Returns what trains of a `model`, as nested dictionaries; lora's are new."""
+        """Returns the trained part of a `model`, as nested dictionaries."""
         leaves = named(model)
         arrays = {name: leaves[name] for name in self.chosen.wholly}
         for number, (name, rank) in enumerate(self.chosen.ranks.items()):
@@ -78,14 +78,10 @@ def only(
       trains: as `client.trains` in `configs/default.py`, with paths in `params` as
         names.
       key: the key of lora's first factors; None: that of seed 0.
-
-    Raises:
-      ValueError: in one line, for `trains` that do not fit `params`.
-      TypeError: for a leaf that is no array.
     """
     if trains == "all":
         return loss, params, lambda trained: trained
-    arrays = {name: _array(name, leaf) for name, leaf in named(params).items()}
+    arrays = {name: jnp.asarray(leaf) for name, leaf in named(params).items()}
     parts = split(params, trains, arrays)
 
     @functools.wraps(loss)
@@ -98,22 +94,16 @@ def only(
 
 
 def split(model: Tree, trains: str, arrays: Mapping[str, Any]) -> Parts:
-    """Returns the parts of a model.
+    """Returns the parts of a model, or of its shapes.
 
-    Args:
-      model: the model, or its shapes.
-      trains: as `only` has it.
-      arrays: by their names, those of the model that do not train among them.
-
-    Raises:
-      ValueError: in one line, for `trains` that do not fit the model, or if `arrays`
-        lack one that does not train.
+    Of the `arrays`, by their names, those are needed that do not train.
     """
     stateful, leaves = isinstance(model, Stateful), named(model)
     shapes = {
         name.removeprefix(PARAMS) if stateful else name: jnp.shape(leaf)
         for name, leaf in leaves.items()
-        if not (stateful and name.startswith(STATE)) and _is_float(leaf)
+        if not (stateful and name.startswith(STATE))
+        and jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
     }
     found = chosen(trains, shapes)
     if stateful:
@@ -143,16 +133,3 @@ def nested(arrays: Mapping[str, Any]) -> Tree:
     if set(arrays) == {BARE}:
         return arrays[BARE]
     return traverse_util.unflatten_dict(dict(arrays), sep="/")
-
-
-def _array(name: str, leaf: Any) -> jax.Array:
-    """Returns a leaf as an array of jax."""
-    try:
-        return jnp.asarray(leaf)
-    except (TypeError, ValueError):
-        msg = f"Expected params to be a tree of arrays, got {leaf!r} at {name}."
-        raise TypeError(" ".join(msg.split())) from None
-
-
-def _is_float(leaf: Any) -> bool:
-    return jnp.issubdtype(jnp.result_type(leaf), jnp.floating)

@@ -16,7 +16,6 @@ NEED_PARAMS = (
 
 def sketch(op: Sketch) -> optax.GradientTransformationExtraArgs:
     """Turns an update into its message, R x."""
-    validate.sketch_operator(op=op)
 
     def update(updates, state, params=None, *, key: Key | None = None, **extra_args):
         del params, extra_args
@@ -31,7 +30,6 @@ def sketch(op: Sketch) -> optax.GradientTransformationExtraArgs:
 
 def desketch(op: Sketch) -> optax.GradientTransformationExtraArgs:
     """Turns a mean message of the same operator into an update: R^T s, unbiased."""
-    validate.sketch_operator(op=op)
 
     def update(updates, state, params=None, *, key: Key | None = None, **extra_args):
         del extra_args
@@ -62,19 +60,9 @@ def aggregate(axis_name: str | tuple[str, ...]) -> optax.GradientTransformation:
         def mean(message):
             return jax.lax.pmean(mean_over_clients(message), axis_name)
 
-        _require_axis(axis_name)
         return jax.tree.map(mean, updates), state
 
     return optax.GradientTransformation(_no_state, update)
-
-
-def _require_axis(axis_name: str | tuple[str, ...]) -> None:
-    """Raises unless an enclosing map has the axis: `pmean` fails without a message."""
-    try:
-        jax.lax.axis_size(axis_name)
-    except NameError:
-        msg = "Expected the axis of an enclosing shard_map or vmap, got axis_name="
-        raise ValueError(msg + f"{axis_name!r}.") from None
 
 
 @custom_vmap

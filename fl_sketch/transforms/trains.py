@@ -49,16 +49,7 @@ class Chosen(NamedTuple):
 
 
 def chosen(trains: str, shapes: Shapes) -> Chosen:
-    """Returns which of a model's arrays train.
-
-    Args:
-      shapes: those of the arrays that may train, by their names.
-
-    Raises:
-      ValueError: in one line, for words of another form, for a pattern that matches no
-        array or all of them, for factors of vectors alone, or for a rank above the
-        shorter side of an array.
-    """
+    """Returns which of a model's arrays train; `shapes` are of those that may."""
     text = trains.strip()
     lora = LORA.fullmatch(text)
     if not text or (text.startswith("lora(") and not lora):

@@ -148,8 +148,6 @@ def test_tracking_reaches_the_optimum_where_plain_averaging_stalls():
         {"query": "heaprics"},
         {"query": "heaprix", "values": "exakt"},
         {"query": "heaprix", "sketch": sketch.srht(8)},
-        {"query": "heaprix", "sketch": sketch.identity()},
-        {"sketch": 100},
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(options):

@@ -73,9 +73,3 @@ def test_the_cosine_ends_at_its_floor():
         [rate(t) for t in (0, 25, 50, 80)], [0.1, middle, 1e-5, 1e-5], rtol=1e-4
     )
     assert catalog.build_schedule("constant", 0.1, floor=0.0, rounds=50) == 0.1
-
-
-def test_wrong_schedules_are_refused():
-    for name, floor in (("cos", 0.0), ("cosine", 0.2)):
-        with pytest.raises(ValueError, match="cosine|floor"):
-            catalog.build_schedule(name, 0.1, floor=floor, rounds=50)

@@ -4,7 +4,6 @@ import pytest
 
 from configs import default
 from fl_sketch.config import arguments, parse
-from fl_sketch.privacy import accounting, guarantee
 
 pytestmark = pytest.mark.fast
 
@@ -30,19 +29,3 @@ def test_the_gain_of_variates_is_of_the_whole_way_of_a_client(steps, rate):
 )
 def test_rounds_of_a_warm_up_are_rounded(share, rounds, warmup):
     assert made("warmup", server__warmup=share, rounds=rounds) == warmup
-
-
-def test_a_budget_of_local_steps_is_one_of_whole_rounds():
-    each, z, target = 5, 1.0, 2.0
-    plan = accounting.Plan(steps=100 * each, sample=50, population=1000)
-    promise = guarantee.promised(
-        plan,
-        rounds=100,
-        delta=1e-5,
-        noise_multiplier=z,
-        target_epsilon=target,
-        per_round=each,
-    )
-    assert 0 < promise.rounds < 100
-    assert promise.epsilon(promise.rounds) <= target
-    assert promise.epsilon(promise.rounds + 1) > target

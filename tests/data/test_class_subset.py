@@ -61,7 +61,6 @@ NUMBERS = Examples(np.zeros((3, 2)), np.zeros((3, 1), np.float32))
     ("splits", "text", "classes", "words"),
     [
         (splits_with([0, 1]), "2/1", 0, "'2/1'"),
-        (splits_with([0, 1]), "half", 0, "'half'"),
         (splits_with([0, 1]), "1/3", 0, "at most 2 parts"),
         (splits_with([0, 1, 2]), "2/2", 9, "none"),
         (Splits("numbers", NUMBERS, NUMBERS, 1), "1/2", 0, "one class"),

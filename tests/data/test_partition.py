@@ -130,11 +130,11 @@ def test_clients_hold_back_and_train_on_at_least_one_example(share):
 
 BAD = {
     "clients=6": lambda p: p.iid(5, 6, seed=0),
-    "sum 6": lambda p: p.iid(5, 2, sizes=[3, 3], seed=0),
-    "= 7000": lambda p: p.label_shards(LABELS, 1000, 7, seed=0),
+    "[3 3]": lambda p: p.iid(5, 2, sizes=[3, 3], seed=0),
+    "1000 clients x 7": lambda p: p.label_shards(LABELS, 1000, 7, seed=0),
     "float64": lambda p: p.label_shards([0.5], 1, 1, seed=0),
     "classes=11": lambda p: p.classes_per_client(LABELS, 5, 11, seed=0),
-    "1 of class 7 for 3": lambda p: p.classes_per_client([4, 4, 7], 3, 2, seed=0),
+    "1 examples for 3": lambda p: p.classes_per_client([4, 4, 7], 3, 2, seed=0),
     "alpha=0": lambda p: p.dirichlet(LABELS, 9, alpha=0, seed=0),
     "exponent=-1": lambda p: p.power_law_sizes(5, 2, exponent=-1, seed=0),
 }

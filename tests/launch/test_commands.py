@@ -109,9 +109,9 @@ def test_a_comparison_has_a_method_that_its_file_registers(tmp_path):
 
 @slow
 def test_a_run_is_drawn_and_has_spectra(place, tmp_path):
-    flags = (f"--workdir={place}", f"--out={tmp_path}/p.svg", "--x=up", "--title=Run")
-    printed("launch.plot", *flags, f"--label={place.name}=SAFL, 1/20")
-    assert "SAFL" in (tmp_path / "p.svg").read_text()
+    flags = (f"--workdir={place}", f"--out={tmp_path}/p.svg", "--x=up")
+    printed("launch.plot", *flags)
+    assert place.name in (tmp_path / "p.svg").read_text()
     few = ("--examples=100", "--probes=2", "--steps=5")
     assert len(printed("launch.spectrum", f"--workdir={place}", *few)) >= 3
 

@@ -100,7 +100,6 @@ WRONG = [  # a type, changes of its config and of its arrays (None: missing)
     (pretrained.bert, {}, {QUERY: np.ones((7, 8), "f4")}, "(7, 8)"),
     (pretrained.bert, {}, {"encoder.layer.7.output.bias": np.ones(3, "f4")}, "layer.7"),
     (pretrained.bert, {"model_type": "t5"}, {}, "'t5'"),
-    (pretrained.bert, {"hidden_act": "tanh"}, {}, "'tanh'"),
     (pretrained.bert, {"num_attention_heads": 3}, {}, "hidden_size=8"),
     (pretrained.bert, {"vocab_size": None}, {}, "vocab_size"),
     (pretrained.llama, {"tie_word_embeddings": False}, {}, "lm_head"),
@@ -126,13 +125,11 @@ def test_a_folder_that_does_not_fit_is_refused_in_one_line(
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("config.json", None),
         ("model.safetensors", None),
         ("config.json", b"{"),
-        ("config.json", b'{"hidden_size": 3}'),
         ("model.safetensors", b"\0" * 20),
     ],
-    ids=range(5),
+    ids=range(3),
 )
 def test_a_damaged_folder_is_refused_in_one_line(tmp_path, name, content):
     pretrained.bert(tmp_path)

@@ -1,6 +1,5 @@
 """Runs of configs in which a part of the model trains."""
 
-
 import jax
 import numpy as np
 import pytest

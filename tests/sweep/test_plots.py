@@ -90,9 +90,7 @@ def test_what_cannot_be_drawn_is_said_in_one_line(tmp_path, folders):
         ([folders[0], unlike], {}, "test_accuracy"),
         ([lost], {}, "test_accuracy"),
         (folders, {"metric": "f1"}, "test_f1"),
-        (folders, {"xs": ["bytes"]}, "bytes"),
         (folders, {"xs": ["epsilon"]}, "epsilon"),
-        (folders, {"path": "p.gif"}, "p.gif"),
     ]
     for workdirs, options, name in cases:
         with refused(match=name):

@@ -69,7 +69,7 @@ def test_an_interval_is_missing_for_a_single_seed_alone():
         rows = [
             LAST | {"point": n, "test_accuracy": a} for n, a in enumerate(accuracies)
         ]
-        return tables.standing("safl", {}, rows, 1)["half_width"]
+        return tables.standings_row("safl", {}, rows, 1)["half_width"]
 
     assert math.isnan(half(0.98)) and half(0.9, 1.0) == pytest.approx(0.6353, rel=1e-3)
     assert half_width([0.5, 0.5]) == 0 and math.isnan(half_width([0.5, math.nan]))
@@ -85,7 +85,7 @@ def test_a_difference_to_the_first_method_is_taken_seed_by_seed(tmp_path):
     ]
     of = tables.by_method(rows)
     standings = [
-        tables.standing(name, {}, [row for seed in of[name] for row in seed], 1)
+        tables.standings_row(name, {}, [row for seed in of[name] for row in seed], 1)
         for name in of
     ]
     tables.write_standings(tmp_path, standings, rows, 1)
@@ -94,3 +94,15 @@ def test_a_difference_to_the_first_method_is_taken_seed_by_seed(tmp_path):
     assert (first[2], ahead[2]) == ("-", "10.00 +- 2.48")
     assert ahead[1] == "80.00 +- 47.20"
     assert "difference" in (tmp_path / "standings.csv").read_text().splitlines()[0]
+
+
+def test_a_method_that_diverged_does_not_set_the_bytes_of_the_others(tmp_path):
+    methods = {"good": {"test_accuracy": 0.5}, "lost": {"test_accuracy": math.nan}}
+    rows = [
+        LAST | {"method": name, "point": 0, "seed": 0} | own
+        for name, own in methods.items()
+    ]
+    rows[1]["bytes_up_total"] = 0
+    standings = [tables.standings_row(row["method"], {}, [row], 1) for row in rows]
+    tables.write_standings(tmp_path, standings, rows, 1)
+    assert standings[0]["accuracy_at_budget"] == 0.5

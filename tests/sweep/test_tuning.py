@@ -61,7 +61,7 @@ def test_a_search_chooses_by_validation_and_the_last_evaluations(tmp_path, swept
 
 
 def test_a_grid_grows_until_its_best_point_is_inside(tmp_path, swept):
-    best, points, said = search(tmp_path, (0.01, 0.1), widen=5)
+    best, points, said = search(tmp_path, (0.01, 0.1), widen=2)
     assert best == {"server.rate": 1.0} and swept == ["tuning", "tuning_1", "tuning_2"]
     assert [point["server.rate"] for point in points] == [0.01, 0.1, 1.0, 10.0]
     assert len(said) == 1 and "best of 4" in said[0]

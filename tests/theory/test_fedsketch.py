@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 
 from fl_sketch.theory import fedsketch
@@ -63,33 +62,3 @@ def test_rounds_to_a_target_are_the_fewest_within_condition_16(sigma, tau, targe
     _, tau, R = fedsketch.rounds_7(target, r2=5.0, **numbers)
     bound = fedsketch.theorem_7(R, r2=5.0, tau=tau, **numbers)
     assert bound <= target * (1 + 1e-9)
-
-
-def test_one_sketch_for_all_clients_is_why_omega_is_not_divided_by_their_number():
-    """One row of a count sketch, 64 clients that agree, and a Hessian of one.
-
-    With omega / k + 1, condition (16) admits a step with which the gradient grows.
-    """
-    d, cols, clients, rounds = 64, 8, 64, 12
-    read, random = math.e * d / cols, np.random.default_rng(0)
-    condition = {"L": 1.0, "tau": 1, "gamma": float(clients)}
-
-    def measured_and_first_term(step):
-        squares = np.zeros(rounds)
-        for _ in range(100):
-            w = np.ones(d) / 8
-            for number in range(rounds):
-                squares[number] += w @ w / 100
-                places, signs = random.integers(cols, size=d), random.choice([-1, 1], d)
-                message = np.bincount(places, signs * w, cols)
-                w = w - step * clients * signs * message[places]
-        return squares.mean(), 2 * 0.5 / (step * clients * rounds)
-
-    printed = fedsketch.longest_step(omega=read / clients, **condition)
-    measured, first_term = measured_and_first_term(printed)
-    assert measured > 10 * first_term
-    eta = fedsketch.longest_step(omega=read, **condition)
-    numbers = condition | {"f0": 0.5, "k": clients, "sigma": 0.0, "omega": read}
-    bound = fedsketch.theorem_5(eta, rounds, **numbers)
-    measured, first_term = measured_and_first_term(eta)
-    assert measured < bound == pytest.approx(first_term)

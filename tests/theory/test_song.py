@@ -71,11 +71,3 @@ def test_rounds_to_a_target_are_enough_and_mostly_the_fewest(name, target, sigma
     if name == "5.1" and sigma2 == 30 and target == 1e-3:  # drift is half of it
         drift = 4 * eta**2 * 4 * 4**3 * 30 / 0.2
         assert drift == pytest.approx(target / 2)
-
-
-def test_theorem_g_2_as_printed_is_false_at_the_start():
-    """Of log(1 + x^2) / 2 at 0.1, with L = 1 and G = 1/2, before any round."""
-    loss, square = math.log1p(0.01) / 2, (0.1 / 1.01) ** 2
-    printed = loss / (0 + 1) + 1e-3 * 0.25 * (1e-3 + 1e-3 / 2)
-    bound = song.theorem_g2(1e-3, 0, L=1.0, G=0.5, f0=loss, K=1, alpha=0.0)
-    assert printed < square < bound

@@ -1,7 +1,5 @@
 """A part of a model trains: what it sends, what stays, and what a device holds."""
 
-import functools
-
 import equinox as eqx
 import flax.linen as nn
 import jax
@@ -11,22 +9,17 @@ import optax
 import pytest
 from flax import nnx
 
-from fl_sketch import algorithms, data, sketch
+from fl_sketch import algorithms, data
 from fl_sketch.core import trees
-from fl_sketch.core.keys import round_keys
-from fl_sketch.core.protocols import Server
 from fl_sketch.core.trees import Stateful
 from fl_sketch.run import simulate
 from fl_sketch.transforms import local
-from tests.refusals import refused
-from tests.simulation import compiled
 
 KEY = jax.random.key(0)
-COUNT, CLIENTS, SIZE, CLASSES = 60, 6, 12, 3
+COUNT, SIZE, CLASSES = 60, 12, 3
 INPUTS = np.asarray(jax.random.normal(KEY, (COUNT, SIZE)))
 LABELS = np.arange(COUNT) % CLASSES
 BATCH = INPUTS[:10], LABELS[:10]
-DATA = data.clients((INPUTS, LABELS), np.arange(COUNT) % CLIENTS)
 
 
 def cross_entropy(logits, labels):
@@ -156,41 +149,28 @@ def test_a_loss_that_draws_gets_its_key_and_statistics_stand_still():
     assert not same(end.params["head"], jnp.ones(3))
 
 
-WIDTH = 32
-ADAPTED = "query|value|out|dense"
+SHAPES = {"query": (32, 4, 8), "out": (4, 8, 32), "conv": (2, 2, 8, 32), "head": (8, 3)}
+WHOLE = "query|out|conv"
 
 
-KERNELS = {
-    "query": (WIDTH, 4, 8),
-    "value": (WIDTH, 4, 8),
-    "out": (4, 8, WIDTH),
-    "dense1": (WIDTH, 2 * WIDTH),
-    "dense2": (2 * WIDTH, WIDTH),
-    "head": (WIDTH, CLASSES),
-}
-
-
-@functools.cache
-def attention():
-    """Returns logits of a small block of attention, its parameters, and inputs."""
-    keys = jax.random.split(KEY, len(KERNELS) + 1)
+@pytest.mark.parametrize(("alpha", "same_step"), [(32, True), (16, False)])
+def test_lora_of_full_rank_takes_the_step_of_the_arrays_themselves(alpha, same_step):
+    """Where alpha is the rank; derived in `lora`."""
+    keys = jax.random.split(KEY, len(SHAPES))
     params = {
-        name: {"kernel": jax.random.normal(key, shape) / WIDTH**0.5}
-        for key, (name, shape) in zip(keys, KERNELS.items(), strict=False)
+        name: jax.random.normal(key, shape)
+        for key, (name, shape) in zip(keys, SHAPES.items(), strict=True)
     }
 
-    def logits(params, x):
-        kernel = {name: layer["kernel"] for name, layer in params.items()}
-        queries = jnp.einsum("bte,ehs->bths", x, kernel["query"])
-        values = jnp.einsum("bte,ehs->bths", x, kernel["value"])
-        scores = jax.nn.softmax(jnp.einsum("bths,buhs->bhtu", queries, values))
-        mixed = jnp.einsum("bhtu,buhs->bths", scores, values)
-        x = x + jnp.einsum("bths,hse->bte", mixed, kernel["out"])
-        x = x + jnp.tanh(x @ kernel["dense1"]) @ kernel["dense2"]
-        return x.mean(1) @ kernel["head"]
+    def loss(params, batch):
+        return sum(jnp.sin(batch * leaf).sum() for leaf in params.values())
 
-    return logits, params, np.asarray(jax.random.normal(keys[-1], (8, 6, WIDTH)))
+    def after_a_step(trains):
+        of_part, start, whole = local.only(loss, params, trains, key=KEY)
+        slopes = jax.grad(of_part)(start, 0.7)
+        return whole(jax.tree.map(lambda x, g: x - 0.1 * g, start, slopes))
 
+<<<<<<< HEAD
 
 def after_a_step(trains, rate=0.5):
     """Returns the model after a step of SGD of what trains."""
@@ -253,3 +233,10 @@ def test_messages_are_of_the_part_and_the_rest_is_downloaded_once(trains):
 def test_what_does_not_fit_is_refused(trains, words):
     with refused(*words):
         parted("linen", trains)
+=======
+    adapted = after_a_step(f"lora(rank=32, alpha={alpha}, on={WHOLE})")
+    expected = after_a_step(WHOLE)
+    for name in SHAPES:
+        close = np.allclose(adapted[name], expected[name], atol=1e-5)
+        assert close == (same_step or name == "head"), name
+>>>>>>> rooms

@@ -85,17 +85,3 @@ def test_a_message_that_goes_around_the_mean_is_refused():
     arguments = some_grads(DEVICES * CLIENTS), leaky.init(PARAMS), PARAMS, KEY
     with pytest.raises(ValueError, match="out_axes|vmap"):
         jax.make_jaxpr(client_step(leaky))(*arguments)
-
-    def one_client_a_device(grads, state, params, key):
-        grad = jax.tree.map(lambda g: g[0], grads)
-        updates, state = leaky.update(grad, state, params, key=key)
-        return optax.apply_updates(params, updates), state
-
-    step = jax.shard_map(
-        one_client_a_device,
-        mesh=mesh_of(DEVICES, "devices"),
-        in_specs=(P("devices"), P(), P(), P()),
-        out_specs=(P(), P()),
-    )
-    with pytest.raises(ValueError, match="replicat|out_specs"):
-        jax.make_jaxpr(step)(*arguments)

@@ -26,19 +26,12 @@ TYPES = {"bert": bert, "llama": llama}
 
 
 class Pretrained(NamedTuple):
-    """A pretrained model.
-
-    Attributes:
-      module: the module; `module.apply({"params": params}, inputs)` are its outputs.
-      params: its parameters.
-      fresh: names of parameters that the folder lacks, which are random.
-      left_out: names of arrays of the folder that the module does not use.
-    """
+    """A model: `module.apply({"params": params}, inputs)` are its outputs."""
 
     module: nn.Module
     params: Tree
-    fresh: tuple[str, ...]
-    left_out: tuple[str, ...]
+    fresh: tuple[str, ...]  # names of parameters that the folder lacks: random
+    left_out: tuple[str, ...]  # names of arrays that the module does not use
 
 
 def load(

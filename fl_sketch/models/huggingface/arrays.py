@@ -17,35 +17,21 @@ from fl_sketch.models.params_io import TYPES, Arrays
 
 
 class Entry(NamedTuple):
-    """An array under two names.
-
-    Attributes:
-      hf_name: its name in the file.
-      name: its name in the module.
-      transposed: whether it is a kernel, whose axes PyTorch has in the other order.
-      optional: whether it is initialised anew if the file has none of that shape.
-    """
+    """An array under two names, in the file and in the module."""
 
     hf_name: str
     name: str
-    transposed: bool = False
-    optional: bool = False
+    transposed: bool = False  # a kernel, whose axes PyTorch has in the other order
+    optional: bool = False  # initialised anew if the file has none of that shape
 
 
 class NameMap(NamedTuple):
-    """How the file of a type of model names its arrays.
+    """How the file of a type of model names its arrays."""
 
-    Attributes:
-      entries: all arrays that a module may use.
-      prefix: an optional prefix of all names, such as "bert.".
-      body: a pattern of names that must be in the entries.
-      ignored: a pattern of names in the body that no module needs.
-    """
-
-    entries: list[Entry]
-    prefix: str
-    body: str
-    ignored: str
+    entries: list[Entry]  # all arrays that a module may use
+    prefix: str  # an optional prefix of all names, such as "bert."
+    body: str  # a pattern of names that must be in the entries
+    ignored: str  # a pattern of names in the body that no module needs
 
 
 class Found(NamedTuple):
@@ -73,11 +59,9 @@ def norm(hf_name: str, name: str) -> list[Entry]:
 
 
 def find(folder: Folder, names: NameMap, model: Tree, *, read: bool = True) -> Found:
-    """Returns the arrays of a folder that a module starts with.
+    """Returns the arrays of a folder that a `model` of these shapes starts with.
 
-    Args:
-      model: shapes of the module's arrays.
-      read: whether arrays are read; else there are names alone.
+    Without `read`, there are names alone.
     """
     from safetensors import safe_open
 

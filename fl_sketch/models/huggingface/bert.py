@@ -64,10 +64,8 @@ def names(folder: Folder) -> NameMap:
 def module(folder: Folder, classes: int, *, dropout: float = 0.0) -> nn.Module:
     """Returns the module that the `config.json` of a folder describes.
 
-    Args:
-      classes: the number of logits; 0: the mean of the tokens, without a head.
-      dropout: the rate in training, after the embeddings, after each part of a block
-        and before the head.
+    Without `classes` it returns the mean of the tokens. In training there is dropout
+    after the embeddings, after each part of a block and before the head.
     """
     validate.below_one(dropout=dropout)
     folder.require("position_embedding_type", "absolute", default="absolute")
@@ -128,10 +126,7 @@ class Block(nn.Module):
     def __call__(self, x: jax.Array, mask: jax.Array, train: bool = False) -> jax.Array:
         """Returns the block's output of tokens `x` [batch, length, width].
 
-        Args:
-          x: tokens.
-          mask: bool [batch, 1, length], which positions there are to see.
-          train: whether there is dropout.
+        The mask, bool [batch, 1, length], has the positions that there are to see.
         """
         config, width = self.config, x.shape[-1]
         drop = nn.Dropout(self.dropout, deterministic=not train)
@@ -155,15 +150,11 @@ def _norm(config: Mapping[str, Any], name: str) -> nn.LayerNorm:
 def attend(
     query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array
 ) -> jax.Array:
-    """Returns what each position takes from the positions that it may see.
+    """Returns the attention of each position to the positions that it may see.
 
-    Args:
-      query: [batch, length, heads, width].
-      key: the same with as many heads, or a divisor of them: each is then used by
-        several consecutive heads of queries.
-      value: as `key`.
-      mask: bool, [batch or 1, length or 1, length]: the positions to which each
-        position attends.
+    All are [batch, length, heads, width]. Keys and values may have a divisor of the
+    queries' heads: each is then used by several consecutive ones. The mask, bool,
+    [batch or 1, length or 1, length], has the positions to which each one attends.
     """
     batch, length, heads, width = query.shape
     groups = key.shape[2]
