@@ -170,73 +170,8 @@ def test_lora_of_full_rank_takes_the_step_of_the_arrays_themselves(alpha, same_s
         slopes = jax.grad(of_part)(start, 0.7)
         return whole(jax.tree.map(lambda x, g: x - 0.1 * g, start, slopes))
 
-<<<<<<< HEAD
-
-def after_a_step(trains, rate=0.5):
-    """Returns the model after a step of SGD of what trains."""
-    logits, params, inputs = attention()
-    loss, start, whole = local.only(loss_of(logits), params, trains, key=KEY)
-    steps = local.sgd_steps(loss, optax.sgd(rate))
-    batches = inputs[None], np.arange(8)[None] % CLASSES
-    server = Server(start, (), (), jnp.int32(0))
-    work = compiled(lambda b: steps.run(server, (), b, round_keys(KEY, 0, 0)))(batches)
-    return whole(jax.tree.map(jnp.subtract, start, work.update))
-
-
-def test_lora_of_full_rank_takes_the_step_of_the_arrays_themselves():
-    """Where alpha is the rank, in the values of the function; derived in `lora`."""
-    logits, params, inputs = attention()
-    full = after_a_step(ADAPTED)
-    adapted = after_a_step(f"lora(rank={WIDTH}, alpha={WIDTH}, on={ADAPTED})")
-    before, expected, found = (logits(p, inputs) for p in (params, full, adapted))
-    assert abs(expected - before).max() > 0.1
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-    other = logits(after_a_step(f"lora(rank={WIDTH}, alpha=16, on={ADAPTED})"), inputs)
-    assert abs(other - expected).max() > 0.01
-
-
-WORK = {"key": KEY, "rounds": 100, "cohort": 4, "steps": 2, "batch": 5}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("trains", ["head", "lora(rank=2, on=first)+head"])
-def test_messages_are_of_the_part_and_the_rest_is_downloaded_once(trains):
-    """And after 100 rounds the rest is the same to the bit."""
-    _, params, loss, start, whole = parted("linen", trains)
-    algorithm = algorithms.safl(
-        loss, sketch=sketch.count_sketch(8), client_rate=0.1, server=optax.adam(0.01)
-    )
-    run = simulate(algorithm, start, DATA, download="model", **WORK)
-    for (name, before), after in zip(
-        trees.named_leaves(params), jax.tree.leaves(whole(run.params)), strict=True
-    ):
-        still = name == "params/first/bias" or (name, trains) == (
-            "params/first/kernel",
-            "head",
-        )
-        assert bool((before == after).all()) == still, name
-    row, d, visits = run.history[-1], trees.size(start), 100 * WORK["cohort"]
-    added, heads = "lora" in trains, CLASSES * (8 + 1)
-    rest = 4 * (trees.size(params) - heads + added)  # with the scale of the product
-    assert d == heads + added * 2 * (SIZE + 8)
-    assert run.traffic.sent == (8,) and row["bytes_up_total"] == 4 * 8 * visits
-    assert row["bytes_down_total"] == 4 * d * visits + rest * CLIENTS
-
-
-@pytest.mark.parametrize(
-    ("trains", "words"),
-    [
-        ("nothing", ["'nothing'", "first/kernel"]),
-        ("lora(rank=9, on=first)", ["rank=9", "first/kernel"]),
-    ],
-)
-def test_what_does_not_fit_is_refused(trains, words):
-    with refused(*words):
-        parted("linen", trains)
-=======
     adapted = after_a_step(f"lora(rank=32, alpha={alpha}, on={WHOLE})")
     expected = after_a_step(WHOLE)
     for name in SHAPES:
         close = np.allclose(adapted[name], expected[name], atol=1e-5)
         assert close == (same_step or name == "head"), name
->>>>>>> rooms
