@@ -46,7 +46,6 @@ class Traffic(NamedTuple):
       alone: whether the server's step depends on the server's own key.
       working: bytes that local work writes in one pass, which is about its peak memory.
       coded: whether a message is not floats as they are, of which sums are made.
-      needed: for each leaf of the means, whether clients need it within the round.
     """
 
     sent: tuple[int, ...]
@@ -59,7 +58,6 @@ class Traffic(NamedTuple):
     alone: bool
     working: int
     coded: bool
-    needed: Any = ()
 
 
 def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic:
@@ -101,9 +99,13 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
     received = means, replies
     alone, counts, *_ = _used(after, server_key, weights, start, batches, received)
     up, down = bits[-1]
+    sent = up
+    if algorithm.mechanism:
+        sent = algorithm.mechanism.wire(up, tuple(map(_numbers, means)))
     return Traffic(
         sent=tuple(map(_numbers, means)),
-        **_sizes(algorithm, up, means),
+        bits_up=int(sent) if isinstance(sent, int) else None,
+        coded=up != FLOAT_BITS * _numbers(means),
         bits_told=down,
         stateful=bool(jax.tree.leaves(start[1])),
         heard=FLOAT_BYTES * _numbers(means, heard),
@@ -111,16 +113,7 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
         counts=any(counts.values()),
         alone=alone,
         **facts,
-        needed=heard,
     )
-
-
-def _sizes(algorithm: Algorithm, bits: Any, means: Any) -> dict[str, Any]:
-    """Returns the fields of what a client sends, as its mechanism encodes it."""
-    coded = bits != FLOAT_BITS * _numbers(means)
-    if algorithm.mechanism:
-        bits = algorithm.mechanism.wire(bits, tuple(map(_numbers, means)))
-    return {"bits_up": int(bits) if isinstance(bits, int) else None, "coded": coded}
 
 
 def prices(

@@ -184,10 +184,14 @@ class Folder(Callback):
 
     def on_compiled(self, progress: Progress) -> None:
         """Writes the rows as they were at this progress."""
-        if self.workdir:
-            experiment = self._experiment
-            self.workdir.restore(self._extra, experiment.every, experiment.last)
-            progress.rows[:] = map(rows.values, self.workdir.rows)
+        every, last = self._experiment.every, self._experiment.last
+
+        def restored(folder: Workdir) -> bytes:
+            folder.restore(self._extra, every, last)
+            return json.dumps(folder.rows).encode()
+
+        found = json.loads(self._from_first(restored))
+        progress.rows[:] = map(rows.values, found)
 
     def before_chunk(self, last: int) -> None:
         """Counts what is about to be released."""
