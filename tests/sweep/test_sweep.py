@@ -9,8 +9,11 @@ import chex
 import pytest
 
 from configs import default
+from fl_sketch import engine
 from fl_sketch.core import files, free_memory
 from fl_sketch.engine.loop import Callback, NotFinite, Stopped
+from fl_sketch.run import prepare
+from fl_sketch.run.continued import Continued
 from fl_sketch.sweep import grid, points
 from fl_sketch.sweep.dry_run import program_of
 from fl_sketch.sweep.sweep import rows_of, run_program, sweep
@@ -100,6 +103,20 @@ def test_points_are_the_runs_of_their_configs(name):
         # Every axis, the floor of a schedule too, changes where a point ends.
         losses = [row["test_loss"] for row in rows if row["round"] == config.rounds]
         assert len({*losses}) == len(group.points)
+
+
+def test_a_point_goes_on_as_a_run_of_its_own():
+    config = config_of()
+    (group,) = grid.programs(config, grid.read_axes(config, ["server.rate=0.01,0.1"]))
+    point = run_program(program_of(group, None))[-1]
+    longer = grid.changed(config, group.points[-1] | {"rounds": config.rounds + 3})
+    setup = prepare(longer)
+    experiment, roots = setup.experiment, setup.roots()
+    on = [Continued(experiment, roots, point.state, 0.0)]
+    run, whole = engine.run(experiment, key=roots, callbacks=on), configs.played(longer)
+    chex.assert_trees_all_close(run.params, whole.params, rtol=1e-5, atol=1e-5)
+    for name in ("round", "bytes_up_total", "bytes_down_total"):
+        assert run.history[-1][name] == whole.history[-1][name]
 
 
 def test_a_point_that_diverges_does_not_stop_the_others(tmp_path):
