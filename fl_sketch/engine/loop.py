@@ -87,6 +87,7 @@ class Standing(NamedTuple):
       terms: the plan and the noise by which its rounds are accounted for; None: it is
         not private.
       lineage: with a secret key, digests of how it began, and of its programs.
+      digest: with a secret key, that of the state, by which a change of it is noticed.
     """
 
     server: Server
@@ -96,6 +97,7 @@ class Standing(NamedTuple):
     public: np.ndarray
     terms: Any = None
     lineage: tuple[str, ...] = ()
+    digest: str = ""
 
     def __repr__(self) -> str:
         """Returns how many rounds and clients there were."""
@@ -218,8 +220,12 @@ def run(
     progress = initial(experiment, roots)
     for one in callbacks:
         progress = one.on_start(progress)
-    lineage = [*progress.lineage]
-    seal = _sealing(roots, lineage, callbacks) if lineage else None
+    lineage, seal = [*progress.lineage], None
+    if lineage:
+        constants, clients = trees_of(experiment.constants), tuple(experiment.clients)
+        whole = constants, clients, dict(experiment.hyperparameters)
+        data = programs.digest_of_arrays(whole)
+        seal = _sealing(roots, lineage, data, callbacks)
     advance = compiled(experiment, progress.state, roots, seal)
     free_memory.give_back()
     seconds = time.perf_counter() - begin
@@ -248,9 +254,7 @@ def initial(experiment: Experiment, roots: Roots) -> Progress:
     guarantee = experiment.guarantee
     simulated = bool(guarantee and guarantee.randomness == RANDOMNESS["seed"])
     if chacha.is_secret(roots) and not simulated:
-        constants, clients = trees_of(experiment.constants), tuple(experiment.clients)
-        whole = state, constants, clients, dict(experiment.hyperparameters)
-        lineage = (programs.digest_of_arrays(whole),)
+        lineage = (programs.digest_of_arrays(state),)
     return Progress(state, [recorder(experiment)], [], lineage)
 
 
@@ -266,20 +270,21 @@ def recorder(experiment: Experiment) -> Recorder:
     return Recorder.new(known, experiment.every)
 
 
-def _sealing(roots: Roots, lineage: list[str], callbacks) -> Seal:
+def _sealing(roots: Roots, lineage: list[str], data: str, callbacks) -> Seal:
     """Returns `(fingerprint) -> roots` of a run that began and went on as `lineage`.
 
     Other data, parameters or programs before these rounds mean other sums, which must
-    not have the same noise. Rounds that go on with the same program have the same
-    roots, so that a run in parts is the run.
+    not have the same noise. Rounds that go on with the same program and `data` have the
+    same roots, so that a run in parts is the run.
     """
     own = secret.of_roots(roots)
 
     def seal(fingerprint: str) -> Roots:
         # Other hosts may have another processor: all seal by the first one's program.
-        fingerprint = multiprocess.from_first(fingerprint.encode()).decode()
-        if lineage[-1] != fingerprint:
-            lineage.append(fingerprint)
+        own_name = f"{data} {fingerprint}".encode()
+        played = multiprocess.from_first(own_name).decode()
+        if lineage[-1] != played:
+            lineage.append(played)
         name = " ".join(lineage)
         for one in callbacks:
             one.on_program(name)
@@ -296,7 +301,8 @@ def result_of(
     (recorder,), (server, clients) = progress.recorders, progress.state
     public = np.asarray(jax.random.key_data(roots.public))
     facts = experiment.prices, public, terms_of(experiment), progress.lineage
-    standing = Standing(server, clients, recorder.ledger, *facts)
+    digest = programs.digest_of_arrays((server, clients)) if progress.lineage else ""
+    standing = Standing(server, clients, recorder.ledger, *facts, digest)
     history = [{k: row[k] for k in row if k != SPEED} for row in progress.rows]
     speed = float(progress.rows[-1][SPEED])
     return Result(standing, history, experiment.traffic, seconds, speed)

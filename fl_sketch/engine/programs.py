@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import os
+import pathlib
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -61,11 +62,18 @@ def fingerprint(lowered: jax.stages.Lowered, mesh: jax.sharding.Mesh) -> str:
     time.
     """
     text = lowered.as_text()
-    facts = [text, platforms.versions(), name_of(mesh), *map(os.environ.get, COMPILER)]
+    facts = [text, platforms.versions(), name_of(mesh), *map(_setting, COMPILER)]
     facts += [str(getattr(jax.config, name, None)) for name in LEVELS]
     facts += [platforms.processor(), cores()] if on_cpu(mesh) else []
     facts += [os.urandom(16).hex()] if CALLBACK.search(text) else []
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _setting(name: str) -> str | None:
+    """Returns a variable of the compiler, or the contents of the file that it names."""
+    value = os.environ.get(name)
+    path = pathlib.Path(value or "")
+    return path.read_text() if value and path.is_file() else value
 
 
 def bytes_written(program: Any) -> int:

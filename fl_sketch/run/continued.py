@@ -6,7 +6,7 @@ import numpy as np
 
 from fl_sketch.core.keys import roots_of
 from fl_sketch.core.protocols import Key, Roots
-from fl_sketch.engine import ledger
+from fl_sketch.engine import ledger, programs
 from fl_sketch.engine.experiment import Experiment
 from fl_sketch.engine.loop import Callback, Progress, Standing, terms_of
 from fl_sketch.engine.prices import Prices
@@ -67,7 +67,11 @@ class Continued(Callback):
             state,
             progress.state,
         )
-        lineage = before.lineage or progress.lineage
+        lineage = progress.lineage
+        if before.lineage:  # a state that was changed since then has other noise
+            digest = programs.digest_of_arrays((before.server, before.clients))
+            changed = () if digest == before.digest else (digest,)
+            lineage = (*before.lineage, *changed)
         return progress._replace(state=state, lineage=lineage)
 
 

@@ -95,9 +95,19 @@ def note(folder: str | os.PathLike, entries: Mapping[str, Guarantee]) -> None:
     """
     before = read(folder)
     for name, one in entries.items():
+        if name in before and _price(before[name]) != _price(one):
+            msg = (
+                f"Expected {pathlib.Path(folder) / FILE} to count {name!r} by the plan "
+            )
+            raise ValueError(msg + "and the noise with which it began, got others.")
         if name not in before or before[name].plan.steps <= one.plan.steps:
             before[name] = one
     write(folder, before)
+
+
+def _price(one: Guarantee) -> tuple[Any, ...]:
+    """Returns what a round costs, whatever their number is."""
+    return one.plan._replace(steps=0), one.noise_multiplier, one.delta, one.unit
 
 
 def set_apart(folder: str | os.PathLike, names: Sequence[str]) -> None:

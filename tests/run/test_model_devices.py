@@ -75,5 +75,5 @@ def test_where_clients_alone_are_shared_out_it_is_refused():
     for own in ({"algorithm": "sketched_sgd"}, heaprix):
         with refused("model_devices=1", "sketches vectors"):
             from_config(config_with(**CUT | own))
-    with refused("stored=False"):
+    with refused("stored=True"):
         from_config(config_with(**CUT | {"sketch__stored": True}))
