@@ -150,26 +150,6 @@ def ended(folder):
     return untimed(folder), hidden, (folder / "params.safetensors").read_bytes()
 
 
-def killed_in(folder, config):
-    """Leaves a run with `OWN` that was killed at its row of round 4."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(secret, "fresh", lambda: OWN)
-        killed_at(2, config, folder)
-
-
-@pytest.fixture(scope="module")
-def left(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("left")
-    killed_in(folder, config_with(**PRIVATE))
-    return folder
-
-
-@pytest.fixture
-def folder(left, tmp_path):
-    """A copy of a run that was killed at its row of round 4."""
-    return shutil.copytree(left, tmp_path / "run")
-
-
 def everything(folder):
     return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
@@ -239,48 +219,43 @@ def arrays_in(path):
         return {n: arrays[n].tobytes() for n in arrays if n != "extra/identity"}
 
 
-def flipped(raw):
-    return bytes([raw[0] ^ 1, *raw[1:]])
-
-
-@pytest.mark.parametrize("damage", [lambda raw: bytes(len(raw)), flipped])
-def test_a_damaged_secret_is_refused(folder, damage):
-    path, config = folder / secrets.FILE, config_with(**PRIVATE)
-    path.write_bytes(damage(path.read_bytes()))
-    with refused(path):
-        run(config, folder, say=quiet)
-    # The checkpoint knows it, too.
-    check = secret.Secret(path.read_bytes()[:32]).check
-    (own,) = odometer.read(folder).values()
-    odometer.write(folder, {"run": own._replace(secret=check)})
-    with refused("round_0000000", "secret"):
-        run(config, folder, say=quiet)
-
-
-def test_a_run_whose_secret_or_count_is_gone_is_not_played_again(folder):
-    config, path = config_with(**PRIVATE), folder / secrets.FILE
+def test_a_run_whose_secret_or_count_is_damaged_or_gone_is_not_played_again(tmp_path):
+    config, path = config_with(**PRIVATE), tmp_path / secrets.FILE
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(secret, "fresh", lambda: OWN)
+        killed_at(2, config, tmp_path)
     raw = path.read_bytes()
+    (own,) = odometer.read(tmp_path).values()
+
+    def stays_out(*words):
+        with refused(*words):
+            run(config, tmp_path, say=quiet)
+
+    for damaged in (bytes(len(raw)), bytes([raw[0] ^ 1, *raw[1:]])):
+        path.write_bytes(damaged)
+        stays_out(path)
+    # The checkpoint knows it, too.
+    check = secret.Secret(damaged[:32]).check
+    odometer.write(tmp_path, {"run": own._replace(secret=check)})
+    stays_out("round_0000000", "secret")
+    odometer.write(tmp_path, {"run": own})
     path.unlink()
-    with refused("secret", folder):
-        run(config, folder, say=quiet)
-    secrets.keep(folder, secret.Secret(raw))
-    (folder / odometer.FILE).unlink()
-    shutil.rmtree(folder / "checkpoints")
-    with refused(odometer.FILE, folder):
-        run(config, folder, say=quiet)
-    assert path.read_bytes() == raw
+    stays_out("secret", tmp_path)
+    secrets.keep(tmp_path, OWN)
+    (tmp_path / odometer.FILE).unlink()
+    shutil.rmtree(tmp_path / "checkpoints")
+    stays_out(odometer.FILE, tmp_path)
+    assert path.read_bytes() == OWN.reveal()
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604])
-def test_a_secret_that_others_may_use_is_refused(folder, mode):
-    path = folder / secrets.FILE
-    path.chmod(mode)
-    with refused(path, stat.filemode(stat.S_IFREG | mode)):
-        run(config_with(**PRIVATE), folder, say=quiet)
-
-
-def test_a_secret_of_another_length_or_behind_a_link_is_refused(tmp_path):
+def test_a_secret_that_others_may_use_or_have_made_is_refused(tmp_path):
     path = tmp_path / secrets.FILE
+    secrets.keep(tmp_path, OWN)
+    assert secrets.kept(tmp_path).reveal() == OWN.reveal()
+    for mode in (0o640, 0o604):
+        path.chmod(mode)
+        with refused(path, stat.filemode(stat.S_IFREG | mode)):
+            secrets.kept(tmp_path)
     path.write_bytes(b"short")
     path.chmod(0o600)
     with refused(path, "32 bytes", "5"):
