@@ -28,26 +28,31 @@ from fl_sketch.transforms import by_name
 Numbers = Mapping[str, float | jax.Array]
 WHOLE = 2**31  # whole numbers are int32 in programs
 
-# The continuous keys, which may also be traced, and their ranges. A lower end of None
-# means greater than zero.
-CONTINUOUS: dict[str, tuple[float | None, float]] = {
-    "client.rate": (None, math.inf),
-    "client.proximal": (0, math.inf),
-    "client.clip": (0, math.inf),
-    "client.gain": (0, math.inf),
-    "client.weight_decay": (0, math.inf),
-    "server.rate": (None, math.inf),
-    "server.floor": (0, math.inf),
-    "server.b1": (0, 1),
-    "server.b2": (0, 1),
-    "server.eps": (0, math.inf),
-    "model.label_smoothing": (0, 1),
-    "model.weight_decay": (0, math.inf),
-    "client.decay": (None, 1),
-    "privacy.threshold": (None, math.inf),
+RANGES: dict[str, Callable[[float], bool]] = {
+    "> 0": lambda value: value > 0,
+    ">= 0": lambda value: value >= 0,
+    "> 0 and <= 1": lambda value: 0 < value <= 1,
+    ">= 0 and <= 1": lambda value: 0 <= value <= 1,
+    ">= 0 and < 1": lambda value: 0 <= value < 1,
+}
+# The continuous keys, which may also be traced, and their ranges.
+CONTINUOUS = {
+    "client.rate": "> 0",
+    "client.proximal": ">= 0",
+    "client.clip": ">= 0",
+    "client.gain": ">= 0",
+    "client.weight_decay": ">= 0",
+    "server.rate": "> 0",
+    "server.floor": ">= 0",
+    "server.b1": ">= 0 and < 1",  # at 1 a moment never changes
+    "server.b2": ">= 0 and < 1",
+    "server.eps": ">= 0",
+    "model.label_smoothing": ">= 0 and <= 1",
+    "model.weight_decay": ">= 0",
+    "client.decay": "> 0 and <= 1",
+    "privacy.threshold": "> 0",
 }
 BY_LABEL = ("dirichlet", "mixtures", "label_shards", "classes")  # partitions
-BELOW = ("server.b1", "server.b2")  # at 1 a moment never changes
 
 
 def _one_of(*names: str) -> Callable[..., None]:
@@ -165,14 +170,8 @@ def numbers_of(config: ConfigDict) -> dict[str, float]:
 
 def check_number(name: str, value: float) -> None:
     """Raises a ValueError unless a continuous key may have this value."""
-    low, high = CONTINUOUS[name]
-    inside = value > 0 if low is None else value >= low
-    below = value < high if name in BELOW else value <= high
-    if not (inside and below and math.isfinite(value)):
-        allowed = f"{name} > 0" if low is None else f"{name} >= {low}"
-        sign = "<" if name in BELOW else "<="
-        upper = " and finite" if high == math.inf else f" and {sign} {high}"
-        msg = f"Expected {allowed}{upper}, got {name}={value}."
+    if not (RANGES[CONTINUOUS[name]](value) and math.isfinite(value)):
+        msg = f"Expected {name} {CONTINUOUS[name]} and finite, got {name}={value}."
         raise ValueError(msg)
 
 

@@ -203,10 +203,15 @@ def test_the_promise_stands_in_numbers_and_in_words(one, tmp_path):
     release.release(one.folder, tmp_path / "out")
     promise = read_json(tmp_path / "out/privacy.json")
     summary = read_json(one.folder / "summary.json")
-    same = ("epsilon", "delta", "noise_multiplier", "unit", "relation", "randomness")
+    same = ("epsilon", "delta", "noise_multiplier", "relation", "randomness")
     expected = {name: summary[name] for name in (*same, "bound", "noise", "threshold")}
     expected |= {"sampling": "poisson", "sampling_rate": 0.5, "rounds": 6, "bits": None}
-    expected |= {"releases": 1, "public_data": False, "sums": "one program"}
+    expected |= {
+        "unit": "client",
+        "releases": 1,
+        "public_data": False,
+        "sums": "one program",
+    }
     assert promise.items() >= expected.items() and "all_runs" not in promise
     assert promise["not_protected"] == [*release.UNPROTECTED, release.LAST_BITS]
     page = (tmp_path / "out/MODEL.md").read_text()
