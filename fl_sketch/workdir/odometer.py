@@ -62,7 +62,7 @@ def read(folder: str | os.PathLike) -> Entries:
             unknown = fields.pop("trials", None), sums.pop("granularity", 0)
             plan.pop("shares", 1)  # of older versions, as these
             if any(unknown) or plan.pop("noise", "") == "discrete_gaussian":
-                msg = "Expected runs with Gaussian or Skellam noise, got others."
+                msg = f"Expected Gaussian or Skellam noise in {path}, got another."
                 raise ValueError(msg)
             if sums:
                 sums["lengths"] = tuple(sums["lengths"])
