@@ -21,7 +21,7 @@ from fl_sketch.sweep import grid
 from fl_sketch.sweep.dry_run import program_of
 from fl_sketch.sweep.sweep import run_program
 from fl_sketch.workdir import odometer, secrets
-from fl_sketch.workdir.folder import KEY, TIMES
+from fl_sketch.workdir.folder import TIMES
 from tests.run.configs import (
     Killed,
     begun,
@@ -29,7 +29,6 @@ from tests.run.configs import (
     killed_at,
     moving,
     quiet,
-    read_json,
     refused,
     table_in,
     untimed,
@@ -115,20 +114,11 @@ def test_points_of_a_sweep_do_not_share_their_noise(how):
 
 
 def test_nothing_that_clients_are_told_leads_to_a_key_that_protects():
-    roots = secret_roots(0)
+    roots, one = secret_roots(0), jax.random.key(3)
     told = {data(key) for key in sketch_keys(roots, 5)}
     assert told == {data(round_keys(roots, t, 0).shared) for t in range(5)}
-
-
-def test_runs_that_protect_no_one_have_one_root_no_secret_and_plain_digests(tmp_path):
-    config = config_with(rounds=2)
-    assert not chacha.is_secret(prepare(config).roots())
-    run(config, tmp_path, say=quiet)
-    assert not {path.name for path in tmp_path.iterdir()} & {secrets.FILE, KEY}
-    one = jax.random.key(3)
-    assert roots_of(one) == (one, one)
-    about = read_json(tmp_path / "config.json")
-    assert about["identity"]["data"] == examples.digests(prepare(config).splits)
+    assert roots_of(one) == (one, one)  # of a run that protects no one
+    assert not chacha.is_secret(prepare(config_with(rounds=2)).roots())
 
 
 def test_examples_of_private_runs_are_dealt_by_a_seed_of_their_own():
