@@ -199,7 +199,7 @@ def test_a_private_run_refuses_a_folder_that_names_its_data(place, tmp_path):
     """A folder without a record counts as public, as a file of weights does."""
     assert from_config(config_with(**of(place) | PRIVATE), str(place)).private
     shutil.copytree(place / "bert", tmp_path / "tuned")
-    (tmp_path / "tuned/params.json").write_text('{"trained_on": ["sst2"]}')
+    (tmp_path / "tuned/params.json").write_text('{"trained_on": ["texts"]}')
     tuned = config_with(**of(tmp_path, "tuned") | PRIVATE)
     with refused("public", "name=hf/"):
         from_config(tuned, str(place))

@@ -55,8 +55,9 @@ def test_rows_after_the_checkpoint_are_dropped_and_made_again(tmp_path, private)
         folder.add(row(30))
     before = {p.name: p.read_bytes() for p in tmp_path.glob("*.csv")}
     with open(tmp_path / "metrics.csv", "a") as file:
-        file.write("4")  # the beginning of a row of round 40
+        file.write("40\n5")  # of rows of rounds 40 and 50 their beginnings
     with Workdir(tmp_path, CONFIG, private=private) as again:
+        assert [int(one["round"]) for one in again.rows_there()] == [10, 20, 30]
         again.restore(extra, 10, 100)
         assert rounds(again) == [10, 20]
         again.add(row(30))
