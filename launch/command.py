@@ -65,8 +65,7 @@ def print_notes(config: "ConfigDict", before: "ConfigDict", name: str = "") -> N
     who = name or f"{config.algorithm} as configured"
     for key in arguments.unread(config, before):
         print(f"note: {who} does not read {key}")
-    hints = arguments.one_gradient(config), arguments.small_step(config, before)
-    for hint in filter(None, () if name else hints):
+    for hint in () if name else arguments.hints(config, before):
         print(f"note: {hint}")
 
 

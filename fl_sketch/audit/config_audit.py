@@ -13,7 +13,7 @@ from fl_sketch import engine
 from fl_sketch.audit import canaries, game
 from fl_sketch.audit.game import Found
 from fl_sketch.config import parse, privacy
-from fl_sketch.config.guarantee import claimed
+from fl_sketch.config.privacy import claimed
 from fl_sketch.core import secret, validate
 from fl_sketch.core.mappings import flat
 from fl_sketch.privacy import accounting

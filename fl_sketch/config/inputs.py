@@ -1,6 +1,6 @@
 """From the data section of a config to what a model sees, and in which shape."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
@@ -37,10 +37,6 @@ def splits_of(
     Args:
       data_dir: the folder of data sets; None: that of FL_SKETCH_DATA.
       finite: whether training data must be finite, and of the classes.
-
-    Raises:
-      ValueError: for data of another kind, or of more classes than the config says.
-      FileNotFoundError: for data that are not there.
     """
     data, targets = config.data, KINDS[config.model.loss].targets
     splits = datasets.load(data.name, data_dir, targets=targets, finite=finite)
@@ -65,17 +61,10 @@ def tokens(splits: Splits, config: ConfigDict) -> Splits:
 
 
 def seen_of(data: ConfigDict, splits: Splits) -> Seen:
-    """Returns how a model sees the data of a `data` section, whose texts are tokens.
-
-    Raises:
-      ValueError: in one line, for inputs that cannot be scaled or varied so.
-    """
-    found, asked = splits.train.inputs, data.standardise
+    """Returns how a model sees the data of a `data` section, whose texts are tokens."""
+    found, asked, scaling = splits.train.inputs, data.standardise, None
     with section("data"):
         augment = inputs.augmentation(data.augment)
-        scaling = None
-        if asked not in ("none", MEASURED):
-            scaling = inputs.parsed_scaling(asked)
         if (asked != "none" or augment is not None) and found.dtype == "int32":
             msg = (
                 "Expected standardise=none and augment=none for tokens, got "
@@ -84,6 +73,8 @@ def seen_of(data: ConfigDict, splits: Splits) -> Seen:
             raise ValueError(msg)
         if asked == MEASURED:
             scaling = inputs.scaling_of(found)
+        elif asked != "none":
+            scaling = inputs.parsed_scaling(asked)
         channels = found.shape[-1]
         if scaling and len(scaling.mean) not in (1, channels):
             more = f" or {channels}, one for each channel" * (channels > 1)
@@ -93,11 +84,11 @@ def seen_of(data: ConfigDict, splits: Splits) -> Seen:
             batch = jax.ShapeDtypeStruct((2, *found.shape[1:]), found.dtype)
             plain = jax.eval_shape(lambda x: inputs.scaled(x, None), batch)
             try:
-                made = jax.eval_shape(augment, jax.random.key(0), plain)
+                made: Any = jax.eval_shape(augment, jax.random.key(0), plain)
+                same = (made.shape, made.dtype) == (plain.shape, plain.dtype)
             except Exception as error:  # whatever a function of one's own does
-                made = f"{type(error).__name__}: {error}"
-            same = (plain.shape, plain.dtype)
-            if (getattr(made, "shape", ()), getattr(made, "dtype", None)) != same:
+                made, same = f"{type(error).__name__}: {error}", False
+            if not same:
                 msg = f"Expected augment={data.augment!r} to make of (key, batch) a "
                 msg += f"batch {plain.dtype}{[*plain.shape]} again, got {made}."
                 raise ValueError(" ".join(msg.split()))

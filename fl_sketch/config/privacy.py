@@ -1,23 +1,33 @@
-"""From the privacy section of a config to a mechanism; refused if it cannot be one."""
+"""From the privacy section of a config to a mechanism and its guarantee, or a refusal.
 
-from collections.abc import Iterable, Iterator
+The releases of a round and their numbers are those of the algorithm's traffic. The
+sampler's name is that of the sampler, and the noise multiplier is the mechanism's own.
+"""
+
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from jax.typing import ArrayLike
 from ml_collections import ConfigDict
 
-from fl_sketch import models
+from fl_sketch import engine
 from fl_sketch.algorithms import catalog
-from fl_sketch.config import build, inputs
+from fl_sketch.config.inputs import MEASURED
 from fl_sketch.config.parse import Numbers, section
 from fl_sketch.core import plugins, trees, validate
 from fl_sketch.core.mappings import flat
-from fl_sketch.core.protocols import Algorithm, Mechanism, Tree
+from fl_sketch.core.protocols import Algorithm, Tree
 from fl_sketch.data import datasets
+from fl_sketch.engine.cohort import Sampler
+from fl_sketch.engine.costs import Traffic
 from fl_sketch.privacy import accounting, clipping, lattice, mechanism
-from fl_sketch.privacy.guarantee import LEAST, rounded_up
+from fl_sketch.privacy.guarantee import (
+    LEAST,
+    RANDOMNESS,
+    Guarantee,
+    promised,
+    rounded_up,
+)
 
-ALLOWED_BITS = tuple(range(lattice.SHORTEST, lattice.LONGEST + 1))
 BOUNDS = {"clip": clipping.clip, "normalise": clipping.normalise}
 
 
@@ -25,39 +35,28 @@ class Protection(NamedTuple):
     """How a config protects clients, or their examples.
 
     Attributes:
-      keys: the privacy section.
       bound: how messages are bounded: the bound of the algorithm, or `privacy.bound`.
       local: whether clients add noise at every local step, to protect examples.
-      public: whether the data are public.
+      bounded: whether messages or gradients are bounded, with or without noise.
+      noisy: whether noise is added.
+      private: whether data that are not public are protected.
     """
 
-    keys: ConfigDict
     bound: str
     local: bool
-    public: bool
-
-    @property
-    def bounded(self) -> bool:
-        """Whether messages or gradients are bounded, with or without noise."""
-        return self.local or self.bound != "none"
-
-    @property
-    def noisy(self) -> bool:
-        """Whether noise is added."""
-        asked = self.keys.noise_multiplier or self.keys.target_epsilon
-        return bool(asked and self.bounded)
-
-    @property
-    def private(self) -> bool:
-        """Whether data that are not public are protected."""
-        return self.noisy and not self.public
+    bounded: bool
+    noisy: bool
+    private: bool
 
 
 def protection_of(config: ConfigDict) -> Protection:
     """Returns how a config protects clients."""
     method, keys = catalog.method(config.algorithm), config.privacy
     bound = keys.bound if method.bound == "none" else method.bound
-    return Protection(keys, bound, method.unit == "example", config.data.public)
+    local = method.unit == "example"
+    bounded = local or bound != "none"
+    noisy = bounded and bool(keys.noise_multiplier or keys.target_epsilon)
+    return Protection(bound, local, bounded, noisy, noisy and not config.data.public)
 
 
 def expected(config: ConfigDict) -> int:
@@ -68,8 +67,8 @@ def expected(config: ConfigDict) -> int:
 
 def require_one_unit(configs: Iterable[ConfigDict]) -> None:
     """Raises for configs of one table that protect different units, without a total."""
-    protections = map(protection_of, configs)
-    units = sorted({own.keys.unit for own in protections if own.private})
+    private = (config for config in configs if protection_of(config).private)
+    units = sorted({config.privacy.unit for config in private})
     if len(units) > 1:
         msg = (
             "config.privacy: Expected the same unit in all runs of a table, got "
@@ -86,7 +85,7 @@ def check_data(config: ConfigDict, splits: datasets.Splits) -> None:
     changes the model's shape.
     """
     learnt = list(splits.learnt)
-    for key, unsaid in (("clients", 0), ("standardise", inputs.MEASURED)):
+    for key, unsaid in (("clients", 0), ("standardise", MEASURED)):
         learnt += [(key, unsaid)] if config.data[key] == unsaid else []
     if not learnt or not protection_of(config).private:
         return
@@ -99,98 +98,57 @@ def check_data(config: ConfigDict, splits: datasets.Splits) -> None:
 
 
 def check(config: ConfigDict) -> None:
-    """Raises in one line for a privacy section that cannot be kept."""
-    protection = protection_of(config)
-    privacy = protection.keys
+    """Raises in one line for a privacy section that does not fit the other keys."""
+    protection, privacy = protection_of(config), config.privacy
     with section("privacy"):
-        for name in ("noise_multiplier", "target_epsilon"):
-            if 0 < privacy[name] < LEAST:
-                value = privacy[name]
-                msg = f"Expected {name} to be 0 or >= {LEAST}, got {name}={value}."
-                raise ValueError(msg)
+        if 0 < (target := privacy.target_epsilon) < LEAST:
+            msg = f"Expected target_epsilon to be 0 or >= {LEAST}, got {target}."
+            raise ValueError(msg)
         accounting.between(accounting.LEAST_DELTA, 1, delta=privacy.delta)
-        noise = privacy.noise_multiplier or privacy.target_epsilon
-        if noise and not protection.bounded:
+        if (privacy.noise_multiplier or target) and not protection.bounded:
             msg = (
                 "Expected bound to be one of clip, normalise, adaptive with noise, "
                 f"got bound={privacy.bound!r}."
             )
             raise ValueError(msg)
-    values = flat(config)
-    for key, allowed, why in _rules(protection, config.algorithm):
-        place, _, name = key.rpartition(".")
-        if values[key] not in allowed:
-            choice = " or ".join(map(str, allowed)) or "''"
-            if allowed == ALLOWED_BITS:
-                choice = f"{allowed[0]} to {allowed[-1]}"
-            msg = f"Expected {name}={choice} with {why}, got {name}={values[key]!r}."
-            with section(place):
-                raise ValueError(msg)
-
-
-def _rules(protection: Protection, algorithm: str) -> Iterator[tuple[str, tuple, str]]:
-    """Yields keys, the values that they may have here, and why."""
-    privacy, bound, local, _ = protection
-    algorithm = f"algorithm={algorithm}"
-    yield "privacy.unit", ("example",) if local else ("client",), algorithm
-    yield "privacy.bound", ("none",) if local else ("none", bound), algorithm
-    if not protection.bounded:
-        return
-    yield "cohort.weighting", ("equal",), "privacy"
-    yield "cohort.sampling", accounting.SAMPLINGS, "privacy"
-    if local:
-        yield "client.batches", ("subsets", "whole"), "unit=example"
+    method, local = f"algorithm={config.algorithm}", protection.local
     noise = f"noise={privacy.noise}"
-    if privacy.bits or privacy.noise != "central":
-        yield "privacy.bits", ALLOWED_BITS, noise if not privacy.bits else "integers"
-        yield "privacy.bound", ("none", "clip", "normalise"), "integers"
-    if privacy.noise != "central":
-        yield "privacy.relation", ("replace_one",), noise
-        yield "cohort.sampling", ("fixed", "everyone"), f"privacy.{noise}"
-
-
-def algorithm_of(
-    config: ConfigDict, loss: models.Loss, params: Tree, numbers: Numbers, z: float
-) -> Algorithm:
-    """Returns the algorithm of a config with its mechanism, and noise of multiplier z.
-
-    `params` are shapes of what trains of the model.
-    """
-    bare = build.algorithm_of(config, loss, params, numbers, z)
-    return guarded(config, bare, z, numbers, params)
+    rules: list[tuple[str, tuple[str, ...], str]] = [
+        ("privacy.unit", ("example",) if local else ("client",), method),
+        ("privacy.bound", ("none",) if local else ("none", protection.bound), method),
+    ]
+    if protection.bounded:
+        rules.append(("cohort.weighting", ("equal",), "privacy"))
+        rules.append(("cohort.sampling", accounting.SAMPLINGS, "privacy"))
+        if privacy.noise in lattice.KINDS:
+            rules.append(("privacy.relation", ("replace_one",), noise))
+            rules.append(("cohort.sampling", ("fixed", "everyone"), f"privacy.{noise}"))
+    if local:
+        rules.append(("client.batches", ("subsets", "whole"), "unit=example"))
+    for key, allowed, why in rules:
+        (place, name), value = key.split("."), flat(config)[key]
+        if value not in allowed:
+            msg = f"config.{place}: Expected {name}={' or '.join(allowed)} with {why}, "
+            raise ValueError(msg + f"got {name}={value!r}.")
 
 
 def guarded(
-    config: ConfigDict,
-    algorithm: Algorithm,
-    noise_multiplier: float,
-    numbers: Numbers,
-    params: Tree,
+    config: ConfigDict, algorithm: Algorithm, z: float, numbers: Numbers, params: Tree
 ) -> Algorithm:
-    """Returns an `algorithm` with the config's mechanism, if messages are bounded."""
-    protection = protection_of(config)
-    if not protection.bounded:
-        return algorithm
-    if isinstance(params, trees.Stateful):
+    """Returns an `algorithm` with the config's mechanism, if messages are bounded.
+
+    Its noise has the multiplier z. `params` are shapes of what trains of the model.
+    """
+    bound, local, bounded, *_ = protection_of(config)
+    if bounded and isinstance(params, trees.Stateful):
         msg = (
             "config.model: Expected a model without batch statistics in a private run, "
             "since no bound covers them, got one with them: set norm=group for a "
             "resnet, and use GroupNorm or LayerNorm in a model of your own."
         )
         raise ValueError(msg)
-    bound = protection.bound
-    if bound == "none":
+    if bound == "none":  # of messages: none, or gradients have one
         return algorithm
-    _require_bare(config, algorithm)
-    with section("privacy"):
-        guard = _mechanism(
-            config, bound, numbers["privacy.threshold"], noise_multiplier
-        )
-    return algorithm._replace(mechanism=guard)
-
-
-def _require_bare(config: ConfigDict, algorithm: Algorithm) -> None:
-    """Raises for a mechanism of one's own, which the config's would replace."""
     if algorithm.mechanism and plugins.named(config.algorithm):
         msg = (
             "Expected an algorithm without a mechanism, since privacy.* adds one, got "
@@ -198,39 +156,127 @@ def _require_bare(config: ConfigDict, algorithm: Algorithm) -> None:
             "simulate."
         )
         raise ValueError(msg)
-
-
-def _mechanism(
-    config: ConfigDict, bound: str, threshold: ArrayLike, z: float
-) -> Mechanism:
-    """Returns the mechanism of a config whose bound and threshold are known."""
-    privacy, size = config.privacy, expected(config)
+    privacy, size, threshold = config.privacy, expected(config), "privacy.threshold"
     common = {"noise_multiplier": z, "denominator": size}
-    if privacy.bits:
-        shared = privacy.noise in lattice.KINDS
-        smallest = (privacy.smallest_cohort or size) * shared
-        validate.at_most(size, "the cohort", smallest_cohort=smallest)
-        places, poisson = accounting.places_for, config.cohort.sampling == "poisson"
-        return mechanism.integers(
-            BOUNDS[bound](threshold),
-            bits=privacy.bits,
-            smallest=smallest,
-            most=places(config.data.clients, size) if poisson else size,
-            **common,
-        )
-    if bound == "adaptive":
-        noise = privacy.quantile_noise or size / 20
-        if z and noise <= z / 2:  # nothing of z is left for the messages
-            msg = (
-                f"Expected quantile_noise > {rounded_up(z / 2)} with a noise "
-                f"multiplier of {rounded_up(z)}, got quantile_noise={noise:g}."
+    with section("privacy"):
+        if privacy.bits or privacy.noise in lattice.KINDS:
+            validate.one_of(tuple(BOUNDS), bound=bound)
+            smallest = 0
+            if privacy.noise in lattice.KINDS:
+                smallest = privacy.smallest_cohort or size
+                validate.at_most(size, "the cohort", smallest_cohort=smallest)
+            poisson = config.cohort.sampling == "poisson"
+            most = accounting.places_for(config.data.clients, size) if poisson else size
+            guard = mechanism.integers(
+                BOUNDS[bound](numbers[threshold]),
+                bits=privacy.bits,
+                smallest=smallest,
+                most=most,
+                **common,
             )
-            raise ValueError(msg)
-        return mechanism.adaptive(
-            threshold,
-            quantile=privacy.quantile,
-            rate=privacy.quantile_rate,
-            count_noise=noise,
-            **common,
+        elif bound == "adaptive":
+            noise = privacy.quantile_noise or size / 20
+            if z and noise <= z / 2:  # nothing of z is left for the messages
+                msg = (
+                    f"Expected quantile_noise > {rounded_up(z / 2)} with a noise "
+                    f"multiplier of {rounded_up(z)}, got quantile_noise={noise:g}."
+                )
+                raise ValueError(msg)
+            guard = mechanism.adaptive(
+                numbers[threshold],
+                quantile=privacy.quantile,
+                rate=privacy.quantile_rate,
+                count_noise=noise,
+                **common,
+            )
+        else:
+            guard = mechanism.central(BOUNDS[bound](numbers[threshold]), **common)
+    return algorithm._replace(mechanism=guard)
+
+
+def guarantee_of(
+    config: ConfigDict,
+    silent: Algorithm,
+    traffic: Traffic,
+    sampler: Sampler,
+    d: int,
+    sizes: Collection[int],
+    *,
+    dealt: str,
+    noise_multiplier: float = 0.0,
+) -> Guarantee | None:
+    """Returns a config's privacy guarantee; None: nothing is bounded.
+
+    Args:
+      silent: the algorithm without its noise, which depends on what is counted here.
+      traffic: that of a client in a round.
+      d: the number of the model's parameters.
+      sizes: how many examples each client has.
+      dealt: how they are dealt: if it is equal, so are the clients.
+      noise_multiplier: z; 0: that of the config, or the least for its target.
+    """
+    protection, own, client = protection_of(config), config.privacy, config.client
+    if not protection.bounded:
+        return None
+    terms = {"relation": own.relation}
+    with section("privacy"):
+        if silent.mechanism:
+            terms |= {"rounds": config.rounds}
+            plan = engine.plan_of(silent.mechanism, sampler, traffic, **terms)
+        else:  # clients add the noise; the smallest one is drawn in every round
+            smallest, whole = int(min(sizes)), client.batches == "whole"
+            if whole and {*map(int, sizes)} != {client.batch}:
+                msg = (
+                    "Expected every client to have client.batch examples with "
+                    "unit=example and client.batches=whole, got client.batch="
+                    f"{client.batch} and clients with {smallest} to {max(sizes)}."
+                )
+                raise ValueError(msg)
+            validate.at_most(smallest, "the smallest client", batch=client.batch)
+            plan = accounting.Plan(
+                steps=config.rounds * client.steps,
+                sample=client.batch,
+                population=smallest,
+                sampling="everyone" if whole else "fixed",
+                coordinates=d,
+                **terms,
+            )
+        return promised(
+            plan,
+            rounds=config.rounds,
+            delta=own.delta,
+            noise_multiplier=noise_multiplier or own.noise_multiplier,
+            target_epsilon=own.target_epsilon,
+            accountant=own.accountant,
+            per_round=client.steps if protection.local else 1,
+            unit=own.unit,
+            randomness=RANDOMNESS[own.randomness],
+            public=config.data.public,
+            partition=dealt if protection.private else "",
         )
-    return mechanism.central(BOUNDS[bound](threshold), **common)
+
+
+def require_sizes(guarantee: Guarantee | None, sizes: Collection[int]) -> None:
+    """Raises if a client of another seed has fewer examples than a guarantee assumes.
+
+    A guarantee for clients assumes nothing.
+    """
+    if not guarantee or guarantee.unit != "example":
+        return
+    if min(sizes) < (least := guarantee.plan.population):
+        msg = (
+            f"Expected clients with at least {least} examples, as with the config's "
+            f"own seed, got one with {min(sizes)}."
+        )
+        raise ValueError(msg)
+
+
+def claimed(config: ConfigDict, guarantee: Guarantee | None) -> Guarantee:
+    """Returns the guarantee of a private config; raises if it is not private."""
+    if guarantee is None or not guarantee.private:
+        msg = (
+            "config.privacy: Expected a bound and noise to audit, got "
+            f"bound={protection_of(config).bound!r} without noise."
+        )
+        raise ValueError(msg)
+    return guarantee

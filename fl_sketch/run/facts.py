@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from fl_sketch.config import build
-from fl_sketch.config.initial import source_of
+from fl_sketch.config.build import source_of
 from fl_sketch.config.privacy import protection_of
 from fl_sketch.core import pretrained, trees
 from fl_sketch.engine.round import client_bytes
@@ -62,7 +62,7 @@ def _protection(setup: Setup) -> dict[str, Any]:
     guarantee = setup.experiment.guarantee
     if guarantee is None:
         return {}
-    keys, bound, local, _ = protection_of(setup.config)
+    keys, (bound, local, *_) = setup.config.privacy, protection_of(setup.config)
     guard = setup.experiment.noisy(setup.numbers).mechanism
     return {
         **guarantee.facts,

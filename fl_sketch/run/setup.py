@@ -11,9 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from fl_sketch import engine, models
-from fl_sketch.config import arguments, build, inputs, parse, parts, privacy
-from fl_sketch.config.guarantee import guarantee_of
-from fl_sketch.config.initial import initial_of, seen_by_model
+from fl_sketch.config import arguments, build, inputs, parse, privacy
 from fl_sketch.config.inputs import Seen
 from fl_sketch.config.parse import section
 from fl_sketch.core import free_memory, secret, trees, validate
@@ -103,7 +101,7 @@ class Setup:
             )
 
     def _promise(self, silent: Algorithm, traffic) -> Guarantee | None:
-        return guarantee_of(
+        return privacy.guarantee_of(
             self.config,
             silent,
             traffic,
@@ -116,12 +114,12 @@ class Setup:
 
     def loss(self, numbers: Hyperparameters) -> models.Loss:
         """Returns the loss of the model, as a function of what trains."""
-        return parts.loss_of(self.config, self.seen, numbers, self.parts)
+        return build.loss_of(self.config, self.seen, numbers, self.parts)
 
     def algorithm(self, numbers: Hyperparameters, z: float) -> Algorithm:
         """Returns the algorithm with its mechanism, and noise of multiplier z."""
         loss = self.loss(numbers)
-        return privacy.algorithm_of(self.config, loss, self.params, numbers, z)
+        return build.algorithm_of(self.config, loss, self.params, numbers, z)
 
     def init(self, numbers: Hyperparameters, key: Key) -> Tree:
         """Returns the first model."""
@@ -299,14 +297,14 @@ def of_splits(
     identity = Identity(
         digests(splits),
         "" if mesh else engine.name_of(here),
-        trained_on=seen_by_model(config),
+        trained_on=build.seen_by_model(config),
         keyed=privacy.protection_of(config).private,
     )
     # All processes have read the same, before anything is placed on devices.
     multiprocess.require_same(lambda: everything(config.to_dict(), identity))
-    initial = initial_of(config, model)
-    split = parts.parts_of(config, model, initial, None if mesh else here)
-    loss = parts.loss_of(config, seen, numbers, split)
+    initial = build.initial_of(config, model)
+    split = build.parts_of(config, model, initial, None if mesh else here)
+    loss = build.loss_of(config, seen, numbers, split)
     params = _shapes(config, splits, loss) if split else model
     if split:
         identity = identity._replace(frozen=params_io.digest(split.frozen.tree))

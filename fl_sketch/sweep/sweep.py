@@ -15,7 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from fl_sketch.config.guarantee import require_sizes
+from fl_sketch.config.privacy import require_sizes
 from fl_sketch.engine.loop import SPEED, Callback, Progress, Result
 from fl_sketch.engine.recorder import Recorder, Row
 from fl_sketch.models.metrics import MEASURED, score_of

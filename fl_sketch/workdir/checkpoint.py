@@ -2,7 +2,8 @@
 
 A checkpoint has all leaves of a tree by their path, so that equal runs leave equal
 bytes. Every array carries a checksum (zip's CRC-32) which reading verifies. `extra` are
-arrays and texts by name in the same file, whatever shape they have.
+arrays and texts by name, of any shape. Types for which npz has no word, as bfloat16,
+are kept as integers, with their names behind those of the arrays.
 """
 
 import pathlib
@@ -39,10 +40,9 @@ def save(
     keep: int = KEEP,
     extra: Mapping[str, bytes | np.ndarray] = {},  # noqa: B006 - only read
 ) -> None:
-    """Writes `tree` to `folder` as the checkpoint of round `number`.
+    """Writes the checkpoint of round `number`; the newest `keep` stay, with 0 all.
 
-    Of all checkpoints the newest `keep` stay; with 0 all of them do. If it cannot be
-    written, the earlier ones are as they were.
+    If it cannot be written, the earlier ones are as they were.
     """
     folder.mkdir(mode=0o700, exist_ok=True)  # it has what clients keep
     path = path_of(folder, number)
@@ -53,7 +53,7 @@ def save(
 
 
 def path_of(folder: pathlib.Path, number: int) -> pathlib.Path:
-    """Returns the path of the checkpoint of round `number` in `folder`."""
+    """Returns the path of a checkpoint."""
     return folder / f"round_{number:08d}.npz"
 
 
@@ -64,10 +64,9 @@ def rounds(folder: pathlib.Path) -> list[int]:
 
 
 def newest(folder: pathlib.Path, like: Any) -> Saved | None:
-    """Returns the newest checkpoint in `folder`, which need not exist, or None.
+    """Returns the newest checkpoint in `folder`, if there is one.
 
-    Args:
-      like: a tree of the same structure, with the shapes and types to expect.
+    `like` is a tree of the same structure, with the shapes and types to expect.
     """
     for path in folder.glob(".round_*.npz.partial"):  # of a run that was killed
         path.unlink()
@@ -98,15 +97,12 @@ def array_of(path: pathlib.Path, name: str) -> np.ndarray:
 
 
 def arrays_below(path: pathlib.Path, start: str) -> dict[str, np.ndarray]:
-    """Returns the arrays of the checkpoint at `path` whose names begin with `start`.
-
-    They are called by the rest of their names, which are sorted.
-    """
+    """Returns arrays whose names begin with `start`, sorted, by the rest of these."""
     with open(path, "rb") as file, arrays_in(file, path) as arrays:
-        names = sorted(name for name in arrays if name.startswith(start))
         return {
             name.removeprefix(start).partition(TYPE)[0]: _typed(name, arrays[name])
-            for name in names
+            for name in sorted(arrays)
+            if name.startswith(start)
         }
 
 
@@ -117,9 +113,9 @@ def write(
 ) -> None:
     """Writes `tree` and `extra` to an open `file`."""
     arrays = {}
-    for name, leaf in named_leaves(tree):
+    for path, leaf in named_leaves(tree):
         array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
-        name = _name(name, leaf)
+        name = _name(path, leaf)
         arrays[name] = array.view(f"u{array.itemsize}") if TYPE in name else array
     for name, one in extra.items():
         array = np.frombuffer(one, np.uint8) if isinstance(one, bytes) else one
@@ -131,36 +127,34 @@ def read(file: BinaryIO, like: Any) -> tuple[Any, dict[str, np.ndarray]]:
     """Returns the tree in an open `file`, shaped as `like` is, and its extra arrays."""
     leaves = []
     with arrays_in(file, getattr(file, "name", "a checkpoint")) as arrays:
-        for name, leaf in named_leaves(like):
-            found = arrays[_name(name, leaf)]
+        for path, leaf in named_leaves(like):
+            name = _name(path, leaf)
+            found: Any = _typed(name, arrays[name])
             if _is_key(leaf):
                 kind = str(jax.random.key_impl(leaf))
-                leaves.append(jax.random.wrap_key_data(found, impl=kind))
-                continue
-            found = _typed(_name(name, leaf), found)
-            if found.shape != leaf.shape or found.dtype != leaf.dtype:
+                found = jax.random.wrap_key_data(found, impl=kind)
+            elif found.shape != leaf.shape or found.dtype != leaf.dtype:
                 msg = (
-                    f"expected {name} of {leaf.dtype}{list(leaf.shape)}, "
+                    f"expected {path} of {leaf.dtype}{list(leaf.shape)}, "
                     f"got {found.dtype}{list(found.shape)}"
                 )
                 raise ValueError(msg)
             leaves.append(found)
-        names = [name for name in arrays.files if name.startswith(EXTRA)]
-        extra = {name.removeprefix(EXTRA): arrays[name] for name in names}
+        extra = {
+            name.removeprefix(EXTRA): arrays[name]
+            for name in arrays.files
+            if name.startswith(EXTRA)
+        }
     return jax.tree.unflatten(jax.tree.structure(like), leaves), extra
 
 
 def _name(name: str, leaf: Any) -> str:
-    """Returns the name of a leaf in a file: with its type, if npz has no word for it.
-
-    Such are bfloat16 and its like, whose bits are kept as integers.
-    """
+    """Returns a leaf's name in a file: with its type, if npz has no word for it."""
     strange = not _is_key(leaf) and np.dtype(leaf.dtype).kind == "V"
     return f"{name}{TYPE}{leaf.dtype}" if strange else name
 
 
 def _typed(name: str, found: np.ndarray) -> np.ndarray:
-    """Returns an array of a file in the type that its name says."""
     kind = name.partition(TYPE)[2]
     return found.view(jax.numpy.dtype(kind)) if kind else found
 

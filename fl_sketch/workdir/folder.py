@@ -9,6 +9,7 @@ rest. A checkpoint says how many rows there were; later ones are made again, the
 import contextlib
 import csv
 import fcntl
+import itertools
 import json
 import os
 import pathlib
@@ -21,8 +22,8 @@ import numpy as np
 
 from fl_sketch.core import files, platforms, untrusted_files
 from fl_sketch.core.mappings import for_json
-from fl_sketch.workdir import checkpoint, odometer
 from fl_sketch.workdir import identity as identities
+from fl_sketch.workdir import odometer
 from fl_sketch.workdir import rows as tables
 from fl_sketch.workdir.identity import IDENTITY, Identity
 from fl_sketch.workdir.rows import SIMULATOR
@@ -58,7 +59,7 @@ class Workdir:
         Args:
           config: the config of the run, nested.
           rows: the name of the csv file of rows.
-          summary: the name of the json file that a finished run has.
+          summary: the name of the json file of a finished run.
           private: whether these files must have only what may be published.
           public: columns that may be, beside those that `rows` knows.
           fixed_by: `(rounds) -> text` on what depends on their number, so that the run
@@ -82,9 +83,7 @@ class Workdir:
                     ours = self._resumed(ours, fixed_by, say)
                 else:
                     self._require_new()
-                    files.write_text(
-                        self.folder / CONFIG, json.dumps(ours, indent=2) + "\n"
-                    )
+                    files.write_text(self.folder / CONFIG, _text(ours))
                 self._digest = identities.digest(ours)
                 self._held = stack.pop_all()
         except BlockingIOError:
@@ -120,11 +119,9 @@ class Workdir:
     def _require_new(self) -> None:
         """Raises if a folder without a config.json has what a run left."""
         left = [self._table, self._summary, self.folder / odometer.FILE]
-        found = [path.name for path in left if path.exists()]
-        if checkpoint.rounds(self.checkpoints):
-            found.append(self.checkpoints.name)
-        if found:
-            msg = f"Expected {CONFIG} in workdir={self.folder} beside {found[0]}, got "
+        left += self.checkpoints.glob("round_*")
+        for path in filter(pathlib.Path.exists, left):
+            msg = f"Expected {CONFIG} in workdir={self.folder} beside {path.name}, got "
             raise ValueError(msg + "none: use another workdir.")
 
     def _resumed(self, ours: Row, fixed_by, say: Callable[[str], None]) -> Row:
@@ -132,37 +129,36 @@ class Workdir:
 
         A run that is refused has changed nothing.
         """
-        path = self.folder / CONFIG
+        path, where = self.folder / CONFIG, f"workdir={self.folder}"
         theirs = identities.read(path)
         there, here = identities.keys_of(theirs), identities.keys_of(ours)
         unlike = [key for key in {**there, **here} if there.get(key) != here.get(key)]
         longer = unlike == ["rounds"] and there["rounds"] < here["rounds"]
+        name, others = identities.unlike(ours, theirs)
+        msg = ""
         if unlike and not longer:
             old, new = (
                 ", ".join(f"{key}={one.get(key)!r}" for key in unlike[:3])
                 for one in (there, here)
             )
-            msg = f"Expected the config of the run in workdir={self.folder} ({old}), "
-            raise ValueError(msg + f"got {new}: use another workdir.")
-        name, others = identities.unlike(ours, theirs)
-        if name:
-            msg = f"Expected {name} as in the run in workdir={self.folder}, got another"
+            msg = f"Expected the config of the run in {where} ({old}), got {new}"
+        elif name:
+            msg = f"Expected {name} as in the run in {where}, got another"
+        elif others and self._private:
+            msg = f"Expected versions and devices of the private run in {path}, got "
+            msg += f"others than {others}"
+        if msg:
             raise ValueError(msg + ": use another workdir.")
         if others:
-            if self._private:
-                msg = (
-                    f"Expected versions and devices of the private run in {path}, got "
-                )
-                raise ValueError(msg + f"others than {others}: use another workdir.")
             say(f"warning: {path} has {others}: last bits may differ")
         if longer:
             before, ended = there["rounds"], self._private and self._summary.exists()
             if reason := fixed_by(before) or "the end of a private run" * ended:
-                msg = f"Expected rounds={before}, as in workdir={self.folder}, got "
+                msg = f"Expected rounds={before}, as in {where}, got "
                 raise ValueError(msg + f"rounds={here['rounds']}: fixed by {reason}.")
             self._summary.unlink(missing_ok=True)
             theirs["rounds"] = ours["rounds"]
-            files.write_text(path, json.dumps(theirs, indent=2) + "\n")
+            files.write_text(path, _text(theirs))
         return theirs
 
     @property
@@ -190,19 +186,16 @@ class Workdir:
     def restore(self, extra: Mapping[str, np.ndarray], every: int, last: int) -> None:
         """Keeps the rows that a checkpoint counts; without a checkpoint there are none.
 
-        A row between two evaluations is dropped if it is of a round before the `last`
-        of this run, which became longer.
+        A row between two evaluations, the last of a shorter run, is dropped.
         """
         count = int(extra[ROWS].tobytes()) if ROWS in extra else 0
         rows = self.rows_there()[:count]
         if len(rows) < count:
             msg = f"Expected the {count} rows of the checkpoint in {self._table}, got "
             raise ValueError(msg + f"{len(rows)}: restore it, or use another workdir.")
-        self.rows = [
-            row
-            for row in rows
-            if int(row["round"]) % every == 0 or int(row["round"]) >= last
-        ]
+        numbers = [int(row["round"]) for row in rows]
+        kept = [number % every == 0 or number >= last for number in numbers]
+        self.rows = [*itertools.compress(rows, kept)]
         self._write_all()
 
     @contextlib.contextmanager
@@ -236,14 +229,10 @@ class Workdir:
             self.rows = [dict.fromkeys(names, "") | row for row in self.rows]
             self._write_all()
             return
+        how: dict[str, Any] = {"extrasaction": "ignore", "lineterminator": "\n"}
         for path, columns in self._tables(known).items():
-            with (
-                self.writing(path),
-                open(path, "a", newline="", opener=files.unlinked) as file,
-            ):
-                writer = csv.DictWriter(
-                    file, columns, extrasaction="ignore", lineterminator="\n"
-                )
+            with self.writing(path), open(path, "a", opener=files.unlinked) as file:
+                writer = csv.DictWriter(file, columns, **how)
                 if first:
                     writer.writeheader()
                 writer.writerows(rows)
@@ -283,8 +272,8 @@ class Workdir:
         if self._private and public is not None:
             shown = tables.published(whole, {*public, "versions", IDENTITY})
             hidden = {name: one for name, one in whole.items() if name not in shown}
-            files.write_text(self.folder / f"{SIMULATOR}.json", _text(hidden))
-        files.write_text(self._summary, _text(shown))
+            files.write_text(self.folder / f"{SIMULATOR}.json", _text(for_json(hidden)))
+        files.write_text(self._summary, _text(for_json(shown)))
         return whole
 
     def summary(self) -> Row | None:
@@ -309,4 +298,4 @@ def summary_in(folder: pathlib.Path, name: str = SUMMARY) -> Row | None:
 
 
 def _text(whole: Mapping[str, Any]) -> str:
-    return json.dumps(for_json(whole), indent=2) + "\n"
+    return json.dumps(whole, indent=2) + "\n"

@@ -1,9 +1,9 @@
 """config.json: the config of a run, and its identity, by which a folder knows it again.
 
 Runs of one config and one identity are equal to the bit, and a run resumes only if both
-are as they were when it began. Other versions of packages and other devices change last
-bits: a run without privacy resumes and says so. Checkpoints have a digest of the file,
-without the number of rounds, which may grow.
+are as they were. Other versions of packages and other devices change last bits: a run
+without privacy resumes and says so. Checkpoints have a digest of the file, without the
+number of rounds, which may grow.
 """
 
 import hashlib
@@ -40,8 +40,8 @@ class Identity(NamedTuple):
       program: a digest of the rounds, where the config does not tell all of them.
       frozen: a digest of what does not train of the model; empty: all of it trains.
       trained_on: the names of the data sets that the first model was trained on.
-      keyed: whether the data are private, so that a plain digest of them, by which
-        guesses about a target could be checked, may not be written anywhere.
+      keyed: whether the data are private: a plain digest of them, by which guesses
+        could be checked, may not be written anywhere.
     """
 
     data: Mapping[str, str] = {}
@@ -62,30 +62,24 @@ class Identity(NamedTuple):
 
 
 def contents(config: Mapping[str, Any], identity: Identity) -> dict[str, Any]:
-    """Returns what config.json of a run holds."""
-    own = identity._asdict()
-    seen, _ = own.pop("trained_on"), own.pop("keyed")
-    own |= {"versions": platforms.versions(), "files": files_of(flat(config))}
-    whole = {"format": FORMAT, **config, IDENTITY: own, TRAINED_ON: sorted(seen)}
-    return json.loads(json.dumps(whole))
+    """Returns what config.json of a run holds.
 
-
-def files_of(keys: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the digests of the files that `keys` of a config name, by their paths.
-
-    These are plug-ins, weights to begin with, pretrained models, and tables.
+    It has digests of the files that the config names: plug-ins, weights to begin with,
+    pretrained models, and tables.
     """
+    keys = flat(config)
     start, model = keys.get("model.init_from"), str(keys.get("model.name", ""))
     digests = plugins.digests(keys.values())
     digests |= {start: params_io.digest(weights.read(start))} if start else {}
+    paths = [pathlib.Path(str(keys.get(key, ""))) for key in TABLES]
     if pretrained.named(model):
-        there = pretrained.files(pretrained.read(model))
-        digests |= {str(path): files.digest(path) for path in there}
-    for key in TABLES:
-        path = pathlib.Path(str(keys.get(key, "")))
-        if path.is_file():
-            digests[str(path)] = files.digest(path)
-    return digests
+        paths += pretrained.files(pretrained.read(model))
+    digests |= {str(path): files.digest(path) for path in paths if path.is_file()}
+    own = identity._asdict()
+    seen, _ = own.pop("trained_on"), own.pop("keyed")
+    own |= {"versions": platforms.versions(), "files": digests}
+    whole = {"format": FORMAT, **config, IDENTITY: own, TRAINED_ON: sorted(seen)}
+    return json.loads(json.dumps(whole))
 
 
 def read(path: pathlib.Path) -> dict[str, Any]:

@@ -5,8 +5,8 @@ runs by the results of earlier ones: see `privacy.composition`.
 
 Every private run has an entry in odometer.json, written before its first round and then
 as far as it came: a name, and a `Guarantee` whose plan has the rounds that were
-released. Searches, seeds and points of a sweep count as much as the run that is
-reported. So does a program that was interrupted and begun again.
+released. Searches, seeds, points of a sweep and programs that were interrupted and
+begun again count as much as the run that is reported.
 """
 
 import json
@@ -54,35 +54,30 @@ def read(folder: str | os.PathLike) -> Entries:
     path = pathlib.Path(folder) / FILE
     if not path.exists():
         return {}
+    entries: Entries = {}
     with untrusted_files.reading(path, "to be an unchanged list of private runs"):
-        return {name: _guarantee(one) for name, one in json.loads(path.read_text())}
-
-
-def _guarantee(fields: Mapping[str, Any]) -> Guarantee:
-    """Returns the guarantee of an entry, of an older version too if it is known."""
-    fields, plan = dict(fields), dict(fields["plan"])
-    whole: dict[str, Any] = plan.get("integers") or {"lengths": ()}
-    unknown = fields.pop("trials", None), whole.pop("granularity", 0)
-    plan.pop("shares", 1)
-    if any(unknown) or plan.pop("noise", "") == "discrete_gaussian":
-        msg = "Expected runs with Gaussian or Skellam noise, got others."
-        raise ValueError(msg)
-    if whole["lengths"]:
-        plan["integers"] = Integers(**{**whole, "lengths": tuple(whole["lengths"])})
-    return Guarantee(**{**fields, "plan": Plan(**plan)})
-
-
-def _fields(plan: Plan) -> dict[str, Any]:
-    whole = plan.integers and plan.integers._asdict()
-    return {**plan._asdict(), "integers": whole}
+        for name, fields in json.loads(path.read_text()):
+            plan = dict(fields["plan"])
+            sums = dict(plan.get("integers") or {})
+            unknown = fields.pop("trials", None), sums.pop("granularity", 0)
+            plan.pop("shares", 1)  # of older versions, as these
+            if any(unknown) or plan.pop("noise", "") == "discrete_gaussian":
+                msg = f"Expected Gaussian or Skellam noise in {path}, got another."
+                raise ValueError(msg)
+            if sums:
+                sums["lengths"] = tuple(sums["lengths"])
+                plan["integers"] = Integers(**sums)
+            entries[name] = Guarantee(**{**fields, "plan": Plan(**plan)})
+    return entries
 
 
 def write(folder: str | os.PathLike, entries: Mapping[str, Guarantee]) -> None:
     """Writes `entries` as all those of `folder`."""
-    listed = [
-        (name, {**one._asdict(), "plan": _fields(one.plan)})
-        for name, one in entries.items()
-    ]
+    listed = []
+    for name, one in entries.items():
+        sums = one.plan.integers
+        plan = one.plan._asdict() | {"integers": sums and sums._asdict()}
+        listed.append((name, one._asdict() | {"plan": plan}))
     text = json.dumps(listed, indent=2) + "\n"
     files.write_text(pathlib.Path(folder) / FILE, text)
 
@@ -115,13 +110,12 @@ def set_apart(folder: str | os.PathLike, names: Sequence[str]) -> None:
 
     What was released of them stays released: with new noise it counts once more.
     """
-    before = read(folder)
+    before, after = read(folder), {}
     count = sum(INTERRUPTED in name for name in before)
-    after: Entries = {}
     for number, (name, one) in enumerate(before.items(), 1):
         again = name in names and one.plan.steps
         after[f"{name}{INTERRUPTED}{count + number}" if again else name] = one
-    if [*after] != [*before]:
+    if {*after} != {*before}:
         write(folder, after)
 
 
@@ -139,12 +133,9 @@ def below(folder: str | os.PathLike) -> Entries:
 def total(entries: Mapping[str, Guarantee]) -> Total | None:
     """Returns the epsilon of all runs together; None if none is private.
 
-    They are composed at the largest delta of any of them, and for one relation, which
-    all of them keep.
-
-    Raises:
-      NoTotal: for runs with different units, or whose clients have different examples:
-        removing a client then means something else in each of them.
+    They are composed at the largest delta, for a relation that all of them keep. Runs
+    with different units or different examples of clients have none: removing a client
+    means something else in each of them.
     """
     counted = [one for one in entries.values() if not one.public]
     if not counted:
@@ -160,16 +151,17 @@ def total(entries: Mapping[str, Guarantee]) -> Total | None:
         raise NoTotal(msg + named * (UNNAMED in dealt) + ".")
     delta = max(one.delta for one in counted)
     relation = composition.common_relation([one.plan for one in counted])
-    alike = [one._replace(plan=one.plan._replace(relation=relation)) for one in counted]
-    runs = [(one.plan, one.noise_multiplier) for one in alike]
+    runs = [
+        (one.plan._replace(relation=relation), one.noise_multiplier) for one in counted
+    ]
     return Total(
         epsilon=composition.together(runs, delta=delta),
         delta=delta,
         unit=units[0],
         relation=relation,
-        runs=len(alike),
-        public=len(entries) - len(alike),
-        simulated=any(one.randomness == RANDOMNESS["seed"] for one in alike),
+        runs=len(runs),
+        public=len(entries) - len(runs),
+        simulated=any(one.randomness == RANDOMNESS["seed"] for one in counted),
     )
 
 

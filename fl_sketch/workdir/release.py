@@ -20,8 +20,8 @@ from fl_sketch.core import files, plugins, pretrained, untrusted_files
 from fl_sketch.core.hashing import SHUFFLED_UP_TO
 from fl_sketch.models import params_io
 from fl_sketch.models.params_io import Arrays
-from fl_sketch.privacy import accounting, guarantee
-from fl_sketch.privacy.guarantee import Guarantee, rounded_up
+from fl_sketch.privacy import accounting
+from fl_sketch.privacy.guarantee import Guarantee, rounded_down, rounded_up
 from fl_sketch.workdir import odometer, secrets, weights
 from fl_sketch.workdir.odometer import RUN
 from fl_sketch.workdir.weights import CONFIG, SIDECAR, SUMMARY, TRAINED_ON
@@ -81,6 +81,18 @@ SHARES = (  # of the noise, by every client
     "no client's share, and so not against a client. Of the {:g} clients of a round, "
     "{:g} may have dropped out or shown an observer their shares"
 )
+MEMBERS = (
+    ". It does not hold against an observer who knows which clients took part, as a "
+    "server does and in masked sums every client"
+)
+OTHERS = (
+    "- Other runs used these data. All {} counted runs together spent (epsilon, delta) "
+    "= ({}, {!r}), which is a guarantee only if they were planned in advance. Runs in "
+    "other folders are not in it.\n"
+)
+AVERAGE = " on average in the rounds of the last row of metrics.csv"
+PREDICT = "predictions = run.predict(model, inputs)"
+GENERATE = 'text = run.generate(model, "It is", tokens=200)'
 PUBLIC_DATA = "The config calls these data public: they may need no protection."
 BY_CALL = (
     "A call of `simulate` does not record the model's code, its inputs and the "
@@ -142,29 +154,47 @@ def release(workdir: str | os.PathLike, out: str | os.PathLike) -> list[str]:
     The folder `out`, which is new or empty, gets four files, all or none.
     """
     folder, target = pathlib.Path(workdir), pathlib.Path(out).resolve()
+    there = f"workdir={folder}"
     empty = not target.exists() or (target.is_dir() and not any(target.iterdir()))
     _require(str(out) and empty, "out to be a new or an empty folder", f"out={out}")
     _require((folder / CONFIG).is_file(), "workdir to be the folder of a run", folder)
-    got = f"workdir={folder}, which has not finished"
+    got = f"{there}, which has not finished"
     _require((folder / SUMMARY).is_file(), "the folder of a finished run", got)
     summary, about = _json(folder / SUMMARY), _json(folder / SIDECAR)
     entries = odometer.read(folder)
-    own = _publishable(folder, entries)
+    own = entries.get(RUN)
+    got = f"{there}: {weights.FILE} and {SIDECAR} there are the model of a run without "
+    _require(own and own.private, f"a private run in {odometer.FILE}", got + "privacy")
+    assert own
+    got = f"{there}, a simulation: its noise follows from the seed and protects no one"
+    _require(own.randomness == "system", "a run with privacy.randomness=system", got)
+    _require(math.isfinite(own.spent()), "a finite epsilon", f"inf in {there}")
+    for name in (secrets.FILE, secrets.PARTIAL):
+        got = f"{there} with the secret of its noise ({name})"
+        _require(not (folder / name).exists(), "a finished run", got)
     try:
-        promise = promise_of(summary, about, own) | _of_all(entries)
-        masked = "masked network" if own.plan.integers else "network"
-        networked = (folder / NETWORK).is_file()
-        promise["sums"] = masked if networked else "one program"
+        promise = promise_of(summary, about, own)
+        if any(name != RUN and not one.public for name, one in entries.items()):
+            total = odometer.total(entries)
+            assert total
+            got = f"one in {odometer.FILE}, which protects nothing"
+            _require(not total.simulated, "no simulated run of the same data", got)
+            spent = total.epsilon if math.isfinite(total.epsilon) else None
+            both = {"runs": total.runs, "epsilon": spent, "delta": total.delta}
+            promise["all_runs"] = both
+        promise["sums"] = "one program"
+        if (folder / NETWORK).is_file():
+            promise["sums"] = "masked network" if own.plan.integers else "network"
         params = weights.read(str(folder))
         same = params_io.digest(params) == summary["params_digest"]
-        expected = f"an unchanged model of round {promise['rounds']} in {folder}"
         same = same and summary["rounds"] == about["round"] == promise["rounds"]
+        expected = f"an unchanged model of round {promise['rounds']} in {folder}"
         _require(same, expected, "another")
         public = public_of(about, private=not own.public)
         text = page_of(promise, public, params, summary["d"])
     except (KeyError, AttributeError, TypeError) as error:
         lacks = str(error.args[0]).splitlines()[0].strip("\"'")
-        msg = f"Expected an unchanged run, got workdir={folder} without {lacks}."
+        msg = f"Expected an unchanged run, got {there} without {lacks}."
         raise ValueError(msg) from None
     with _appearing(target) as partial:
         weights.write_arrays(partial, params, public)
@@ -178,51 +208,6 @@ def release(workdir: str | os.PathLike, out: str | os.PathLike) -> list[str]:
         f"privacy spent per {own.unit}: epsilon = {rounded_up(promise['epsilon'])} at "
         f"delta = {own.delta:g}; {PAGE} lists what is not protected",
     ]
-
-
-def _require(holds: Any, expected: str, got: Any) -> None:
-    if not holds:
-        msg = f"Expected {expected}, got {got}."
-        raise ValueError(msg)
-
-
-def _json(path: pathlib.Path) -> dict[str, Any]:
-    with untrusted_files.reading(path, "to be unchanged"):
-        return dict(json.loads(path.read_text()))
-
-
-@contextlib.contextmanager
-def _appearing(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yields a folder that is renamed to `folder` when all went well.
-
-    Of several that write to it at once, one comes first, and the others raise.
-    """
-    files.writable_folder(folder.parent, "out")
-    partial = folder.with_name(f".{folder.name}.{os.urandom(4).hex()}.partial")
-    try:
-        partial.mkdir()
-        yield partial
-        files.flush(partial)
-        partial.rename(folder)  # which may be there, if it is empty
-        files.flush(folder.parent)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-
-
-def _publishable(folder: pathlib.Path, entries: Mapping[str, Guarantee]) -> Guarantee:
-    """Returns the run's own entry in the ledger, if it may be published."""
-    own, there = entries.get(RUN), f"workdir={folder}"
-    got = f"{there}: {weights.FILE} and {SIDECAR} there are the model of a run without "
-    _require(own and own.private, f"a private run in {odometer.FILE}", got + "privacy")
-    assert own
-    got = f"{there}, a simulation: its noise follows from the seed and protects no one"
-    _require(own.randomness == "system", "a run with privacy.randomness=system", got)
-    _require(math.isfinite(own.spent()), "a finite epsilon", f"inf in {there}")
-    for name in (secrets.FILE, secrets.PARTIAL):
-        got = f"{there} with the secret of its noise ({name})"
-        _require(not (folder / name).exists(), "a finished run", got)
-    return own
 
 
 def promise_of(summary, about, own: Guarantee) -> dict[str, Any]:
@@ -263,18 +248,6 @@ def promise_of(summary, about, own: Guarantee) -> dict[str, Any]:
     }
 
 
-def _of_all(entries: Mapping[str, Guarantee]) -> dict[str, Any]:
-    """Returns what privacy.json holds of all runs, if there is any but this one."""
-    alone = all(name == RUN or one.public for name, one in entries.items())
-    whole = None if alone else odometer.total(entries)
-    if whole is None:
-        return {}
-    got = f"one in {odometer.FILE}, which protects nothing"
-    _require(not whole.simulated, "no simulated run of the same data", got)
-    epsilon = whole.epsilon if math.isfinite(whole.epsilon) else None
-    return {"all_runs": {"runs": whole.runs, "epsilon": epsilon, "delta": whole.delta}}
-
-
 def public_of(about: Mapping[str, Any], *, private: bool) -> dict[str, Any]:
     """Returns what all may know of a model, of which `about` is params.json.
 
@@ -304,26 +277,17 @@ def page_of(
 ) -> str:
     """Returns MODEL.md of privacy.json, params.json, and how many numbers trained."""
     client, everyone = promise["unit"] == "client", promise["sampling"] == "everyone"
-    trust = TRUST.get(promise["noise"])
+    adaptive, both = promise["bound"] == "adaptive", promise.get("all_runs")
+    trust, others, use = TRUST.get(promise["noise"]), "", ""
     if trust is None:
         least, cohort = promise["smallest_cohort"], promise["cohort"]
-        trust = SHARES.format(cohort, cohort - least)
-        if not everyone:
-            trust += ". It does not hold against an observer who knows which clients "
-            trust += "took part, as a server does and in masked sums every client"
-    others, use = "", ""
-    if both := promise.get("all_runs"):
-        total = both["epsilon"]
-        others = (
-            f"- Other runs used these data. All {both['runs']} counted runs together "
-            f"spent (epsilon, delta) = ({'inf' if total is None else rounded_up(total)}"
-            f", {both['delta']!r}), which is a guarantee only if they were planned in "
-            "advance. Runs in other folders are not in it.\n"
-        )
+        trust = SHARES.format(cohort, cohort - least) + MEMBERS * (not everyone)
+    if both:
+        total = "inf" if both["epsilon"] is None else rounded_up(both["epsilon"])
+        others = OTHERS.format(both["runs"], total, both["delta"])
     if "inputs" in public and not plugins.named(public["model"]):
-        use = USE.format("predictions = run.predict(model, inputs)")
-        if public["model"] == "language_model":
-            use = USE.format('text = run.generate(model, "It is", tokens=200)')
+        language = public["model"] == "language_model"
+        use = USE.format(GENERATE if language else PREDICT)
     words = {
         "d": sum(leaf.size for leaf in params.values()),
         "trained": trained,
@@ -336,15 +300,44 @@ def page_of(
         "site": ", a site with all its data" * promise["sums"].endswith("network"),
         "within": "" if client else " batches of a client's examples",
         "bounded": "client's message" if client else "example's gradient",
-        "average": " on average in the rounds of the last row of metrics.csv"
-        * (promise["bound"] == "adaptive"),
+        "average": AVERAGE * adaptive,
         "sums": SUMS[promise["sums"]],
         "count": promise["rounds"] * promise["releases"],
         "beside": ", and further released numbers" * bool(promise["released_beside"]),
-        "z": guarantee.rounded_down(promise["noise_multiplier"]),
+        "z": rounded_down(promise["noise_multiplier"]),
         "trust": trust,
         "others": others,
         "not_protected": "\n".join(f"- {line}" for line in promise["not_protected"]),
         "use": use,
     }
     return TEMPLATE.format_map({**public, **promise, **words})
+
+
+def _require(holds: Any, expected: str, got: Any) -> None:
+    if not holds:
+        msg = f"Expected {expected}, got {got}."
+        raise ValueError(msg)
+
+
+def _json(path: pathlib.Path) -> dict[str, Any]:
+    with untrusted_files.reading(path, "to be unchanged"):
+        return dict(json.loads(path.read_text()))
+
+
+@contextlib.contextmanager
+def _appearing(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Yields a folder that is renamed to `folder` when all went well.
+
+    Of several that write to it at once, one comes first, and the others raise.
+    """
+    files.writable_folder(folder.parent, "out")
+    partial = folder.with_name(f".{folder.name}.{os.urandom(4).hex()}.partial")
+    try:
+        partial.mkdir()
+        yield partial
+        files.flush(partial)
+        partial.rename(folder)  # which may be there, if it is empty
+        files.flush(folder.parent)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise

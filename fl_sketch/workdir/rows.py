@@ -1,8 +1,8 @@
 """Rows of metrics, and which of their columns a private run may publish.
 
-A row has all columns by plain names. In the folder of a private run, metrics.csv has
-those that depend on released models and test data alone. All others, as the losses of
-clients or exact bytes, which reveal who took part, are in simulator.csv.
+In the folder of a private run, metrics.csv has those that depend on released models and
+test data alone. All others, as the losses of clients or exact bytes, which reveal who
+took part, are in simulator.csv.
 """
 
 import contextlib
@@ -46,9 +46,8 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
     found = [files.read_rows(one, whole=True) for one in tables if one.exists()]
     whole = []
     for parts in zip(*found, strict=False):
-        if any(None in part or None in part.values() for part in parts):
-            break  # torn, or edited
-        if len({part.get("round") for part in parts}) > 1:
+        torn = any(None in part or None in part.values() for part in parts)
+        if torn or len({part.get("round") for part in parts}) > 1:
             break
         whole.append({k: v for part in parts for k, v in part.items()})
     return whole

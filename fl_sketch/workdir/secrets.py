@@ -1,9 +1,8 @@
-"""The secret of a private run, in its folder.
+"""The secret of a private run, in its folder, or that of a simulation.
 
-No result, config or summary contains it. While the run can be resumed, it is in one
-file of mode 0600, since a released round must be the same if it is repeated, with a
-name of the program of its rounds. The file is deleted when the run ends. A simulation
-derives it from the config instead.
+No result, config or summary contains it. While the run can be resumed, since a released
+round must be the same if it is repeated, it is in one file of mode 0600, with a name of
+the program of its rounds.
 """
 
 import hashlib
@@ -86,10 +85,9 @@ def keep(folder: pathlib.Path, secret: Secret) -> None:
 def keep_program(
     folder: pathlib.Path, secret: Secret, program: str, *, counted: bool
 ) -> None:
-    """Writes beside the `secret` in `folder` which program its rounds have.
+    """Writes beside the `secret` in `folder` a name of the program of its rounds.
 
-    If rounds were `counted`, it must be theirs: raises a ValueError for another one.
-    `program` is a digest.
+    If rounds were `counted`, it must be theirs. `program` is a digest.
     """
     before = (folder / FILE).read_bytes()[chacha.KEY_BYTES :]
     if not counted:

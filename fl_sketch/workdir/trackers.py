@@ -19,7 +19,7 @@ Write = Callable[[Mapping[str, Any]], None]
 
 
 def require_installed(name: str) -> None:
-    """Raises a ValueError in one line unless a tracker is installed."""
+    """Raises unless a tracker is installed."""
     if importlib.util.find_spec(name) is None:
         msg = f"Expected {name} to be installed, got none: pip install {name}."
         raise ValueError(msg)
@@ -63,6 +63,8 @@ def wandb(
 
 
 def _numbers(row: Mapping[str, Any], private: bool) -> dict[str, float]:
-    shown = rows.published(row) if private else row
-    found = {k: v for k, v in shown.items() if isinstance(v, numbers.Real)}
-    return {name: float(value) for name, value in found.items() if name != "round"}
+    return {
+        name: float(value)
+        for name, value in (rows.published(row) if private else row).items()
+        if isinstance(value, numbers.Real) and name != "round"
+    }

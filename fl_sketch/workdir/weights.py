@@ -22,15 +22,11 @@ TRAINED_ON = "trained_on"  # in both json files: names of data sets
 
 
 def load_params(workdir: str | os.PathLike) -> Tree:
-    """Returns the model after the last checkpoint of a run.
+    """Returns the model of a run, after its last checkpoint, or of a release.
 
-    Args:
-      workdir: the folder of the run, or of a release. Of a run that has not finished
-        it is the part that trains.
-
-    Returns:
-      Nested dictionaries of numpy arrays for Linen, and a dictionary by path for NNX
-      and Equinox; `Stateful` of two, if the model keeps statistics.
+    Of a run that has not finished it is the part that trains. It is nested dictionaries
+    of numpy arrays for Linen, and a dictionary by path for NNX and Equinox; `Stateful`
+    of two, if the model keeps statistics.
     """
     return tree_of(_in_folder(pathlib.Path(workdir)))
 
@@ -54,11 +50,10 @@ def trained_on(source: str | os.PathLike) -> tuple[str, ...]:
     """
     path = pathlib.Path(source).expanduser().resolve()
     folder = path if path.is_dir() else path.parent
-    for name in (SIDECAR, CONFIG):
-        if (folder / name).is_file():
-            with untrusted_files.reading(folder / name, "to name its training data"):
-                found = dict(json.loads((folder / name).read_text()))
-                return tuple(map(str, found.get(TRAINED_ON, ())))
+    for file in filter(pathlib.Path.is_file, (folder / SIDECAR, folder / CONFIG)):
+        with untrusted_files.reading(file, "to name its training data"):
+            found = dict(json.loads(file.read_text()))
+            return tuple(map(str, found.get(TRAINED_ON, ())))
     return ()
 
 
@@ -77,7 +72,7 @@ def _in_folder(folder: pathlib.Path) -> Arrays:
     if finished and (folder / FILE).is_file():
         return _in_file(folder / FILE)
     if numbers := checkpoint.rounds(folder / "checkpoints"):
-        return in_checkpoint(checkpoint.path_of(folder / "checkpoints", numbers[-1]))
+        return _in_checkpoint(folder, numbers[-1])
     msg = f"Expected the folder of a run with a checkpoint, got {folder}."
     raise ValueError(msg)
 
@@ -87,8 +82,9 @@ def _in_file(path: pathlib.Path) -> Arrays:
         return load(path)
 
 
-def in_checkpoint(path: pathlib.Path) -> Arrays:
-    """Returns the arrays that train of the model in the checkpoint at `path`."""
+def _in_checkpoint(folder: pathlib.Path, number: int) -> Arrays:
+    """Returns the arrays that train of the model in a run's checkpoint."""
+    path = checkpoint.path_of(folder / "checkpoints", number)
     with untrusted_files.reading(path, "to be an unchanged checkpoint"):
         arrays = checkpoint.arrays_below(path, PARAMS) or {
             BARE: checkpoint.array_of(path, PARAMS.rstrip("/"))
@@ -100,11 +96,8 @@ def in_checkpoint(path: pathlib.Path) -> Arrays:
 def write_model(
     folder: pathlib.Path, number: int, frozen: Mapping[str, Any], about: Mapping
 ) -> str:
-    """Writes the model of a run's checkpoint `number`; returns a digest of its arrays.
-
-    The model has `frozen` arrays beside those that trained.
-    """
-    arrays = in_checkpoint(checkpoint.path_of(folder / "checkpoints", number))
+    """Writes the model of a run's checkpoint and `frozen` arrays; returns a digest."""
+    arrays = _in_checkpoint(folder, number)
     if frozen:
         merged = lora.merged(arrays, {k: np.asarray(v) for k, v in frozen.items()})
         arrays = {name: merged[name] for name in sorted(merged)}

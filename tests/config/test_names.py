@@ -8,13 +8,14 @@ import pytest
 from configs import default
 from fl_sketch.algorithms import catalog
 from fl_sketch.config import parse
-from fl_sketch.config.arguments import ARGUMENTS, Parts
+from fl_sketch.config.arguments import taken
 from fl_sketch.run import from_config
 from tests.refusals import refused
 
 
 def server_of(config):
-    return ARGUMENTS["server"].make(Parts(config, 7, parse.numbers_of(config)))
+    method = catalog.method(config.algorithm)
+    return taken(method, config, 7, parse.numbers_of(config))["server"]
 
 
 SERVERS = {  # of the default rates

@@ -157,6 +157,7 @@ NONE = {"privacy__bound": "none"}
         (SKELLAM, "relation"),
         (INTEGERS | {"algorithm": "ef21"}, "algorithm"),
         (INTEGERS | {"privacy__bits": 33}, "bits"),
+        (INTEGERS | {"privacy__bits": 0}, "bits"),  # which would have no shares
         (INTEGERS | {"privacy__bound": "adaptive"}, "bound"),
         (INTEGERS | {"privacy__smallest_cohort": 51}, "smallest_cohort"),
         (INTEGERS | {"privacy__accountant": "pld"}, "accountant"),

@@ -85,7 +85,7 @@ def test_a_run_that_diverges_stops_and_names_the_round():
         ({"rounds": 0}, "rounds"),
         ({"client__rate": -0.1}, "client.rate"),
         ({"server__rate": float("nan")}, "server.rate"),
-        ({"server__b1": 1.5}, "server.b1"),
+        ({"server__b1": 1.0}, "server.b1"),
         ({"server__optimizer": "adamm"}, "adam"),
         ({"server__schedule": "cosin"}, "cosine"),
         ({"cohort__size": 21}, "size"),

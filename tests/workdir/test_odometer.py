@@ -1,10 +1,13 @@
 """The privacy ledger adds up what the runs of a folder gave away."""
 
+import json
+
 import pytest
 
 from fl_sketch.privacy import composition
 from fl_sketch.privacy.accounting import Plan
 from fl_sketch.privacy.guarantee import Guarantee
+from fl_sketch.privacy.lattice import Integers
 from fl_sketch.workdir import odometer
 from tests.refusals import refused
 
@@ -28,6 +31,24 @@ def test_it_keeps_what_was_noted_and_never_goes_back(tmp_path):
     odometer.set_apart(tmp_path, ["two", "none"])
     names = [*odometer.read(tmp_path)]
     assert names[0] == "one" and names[1].startswith("two" + odometer.INTERRUPTED)
+
+
+@pytest.mark.parametrize(
+    ("of_entry", "of_plan"), [({"trials": 3}, {}), ({}, {"noise": "discrete_gaussian"})]
+)
+def test_an_entry_of_a_noise_that_nobody_counts_now_is_refused(
+    tmp_path, of_entry, of_plan
+):
+    sums = Integers(16, 50, lengths=(130,))
+    whole = ONE._replace(plan=PLAN._replace(integers=sums))
+    odometer.write(tmp_path, {"run": whole})
+    assert odometer.read(tmp_path) == {"run": whole}
+    path = tmp_path / odometer.FILE
+    ((name, entry),) = json.loads(path.read_text())
+    entry |= {**of_entry, "plan": {**entry["plan"], **of_plan}}
+    path.write_text(json.dumps([(name, entry)]))
+    with refused(path.parent):
+        odometer.read(tmp_path)
 
 
 @pytest.mark.parametrize("damage", ["[" * 100_000, "{", "[1]", '[["run", {}]]', None])

@@ -20,7 +20,7 @@ from fl_sketch.sweep import grid, points
 from fl_sketch.sweep.dry_run import program_of
 from fl_sketch.sweep.sweep import run_program
 from fl_sketch.workdir import odometer, secrets
-from fl_sketch.workdir.folder import KEY, TIMES
+from fl_sketch.workdir.folder import TIMES
 from tests.run.configs import (
     Killed,
     begun,
@@ -28,7 +28,6 @@ from tests.run.configs import (
     killed_at,
     moving,
     quiet,
-    read_json,
     refused,
     table_in,
     untimed,
@@ -114,20 +113,11 @@ def test_points_of_a_sweep_do_not_share_their_noise(how):
 
 
 def test_nothing_that_clients_are_told_leads_to_a_key_that_protects():
-    roots = secret_roots(0)
+    roots, one = secret_roots(0), jax.random.key(3)
     told = {data(key) for key in sketch_keys(roots, 5)}
     assert told == {data(round_keys(roots, t, 0).shared) for t in range(5)}
-
-
-def test_runs_that_protect_no_one_have_one_root_no_secret_and_plain_digests(tmp_path):
-    config = config_with(rounds=2)
-    assert not chacha.is_secret(prepare(config).roots())
-    run(config, tmp_path, say=quiet)
-    assert not {path.name for path in tmp_path.iterdir()} & {secrets.FILE, KEY}
-    one = jax.random.key(3)
-    assert roots_of(one) == (one, one)
-    about = read_json(tmp_path / "config.json")
-    assert about["identity"]["data"] == examples.digests(prepare(config).splits)
+    assert roots_of(one) == (one, one)  # of a run that protects no one
+    assert not chacha.is_secret(prepare(config_with(rounds=2)).roots())
 
 
 def test_examples_of_private_runs_are_dealt_by_a_seed_of_their_own():
@@ -147,26 +137,6 @@ def ended(folder):
     hidden = table_in(folder, "simulator.csv")
     hidden = [{k: v for k, v in row.items() if k not in TIMES} for row in hidden]
     return untimed(folder), hidden, (folder / "params.safetensors").read_bytes()
-
-
-def killed_in(folder, config):
-    """Leaves a run with `OWN` that was killed at its row of round 4."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(secret, "fresh", lambda: OWN)
-        killed_at(2, config, folder)
-
-
-@pytest.fixture(scope="module")
-def left(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("left")
-    killed_in(folder, config_with(**PRIVATE))
-    return folder
-
-
-@pytest.fixture
-def folder(left, tmp_path):
-    """A copy of a run that was killed at its row of round 4."""
-    return shutil.copytree(left, tmp_path / "run")
 
 
 def everything(folder):
@@ -238,48 +208,43 @@ def arrays_in(path):
         return {n: arrays[n].tobytes() for n in arrays if n != "extra/identity"}
 
 
-def flipped(raw):
-    return bytes([raw[0] ^ 1, *raw[1:]])
-
-
-@pytest.mark.parametrize("damage", [lambda raw: bytes(len(raw)), flipped])
-def test_a_damaged_secret_is_refused(folder, damage):
-    path, config = folder / secrets.FILE, config_with(**PRIVATE)
-    path.write_bytes(damage(path.read_bytes()))
-    with refused(path):
-        run(config, folder, say=quiet)
-    # The checkpoint knows it, too.
-    check = secret.Secret(path.read_bytes()[:32]).check
-    (own,) = odometer.read(folder).values()
-    odometer.write(folder, {"run": own._replace(secret=check)})
-    with refused("round_0000000", "secret"):
-        run(config, folder, say=quiet)
-
-
-def test_a_run_whose_secret_or_count_is_gone_is_not_played_again(folder):
-    config, path = config_with(**PRIVATE), folder / secrets.FILE
+def test_a_run_whose_secret_or_count_is_damaged_or_gone_is_not_played_again(tmp_path):
+    config, path = config_with(**PRIVATE), tmp_path / secrets.FILE
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(secret, "fresh", lambda: OWN)
+        killed_at(2, config, tmp_path)
     raw = path.read_bytes()
+    (own,) = odometer.read(tmp_path).values()
+
+    def stays_out(*words):
+        with refused(*words):
+            run(config, tmp_path, say=quiet)
+
+    for damaged in (bytes(len(raw)), bytes([raw[0] ^ 1, *raw[1:]])):
+        path.write_bytes(damaged)
+        stays_out(path)
+    # The checkpoint knows it, too.
+    check = secret.Secret(damaged[:32]).check
+    odometer.write(tmp_path, {"run": own._replace(secret=check)})
+    stays_out("round_0000000", "secret")
+    odometer.write(tmp_path, {"run": own})
     path.unlink()
-    with refused("secret", folder):
-        run(config, folder, say=quiet)
-    secrets.keep(folder, secret.Secret(raw))
-    (folder / odometer.FILE).unlink()
-    shutil.rmtree(folder / "checkpoints")
-    with refused(odometer.FILE, folder):
-        run(config, folder, say=quiet)
-    assert path.read_bytes() == raw
+    stays_out("secret", tmp_path)
+    secrets.keep(tmp_path, OWN)
+    (tmp_path / odometer.FILE).unlink()
+    shutil.rmtree(tmp_path / "checkpoints")
+    stays_out(odometer.FILE, tmp_path)
+    assert path.read_bytes() == OWN.reveal()
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604])
-def test_a_secret_that_others_may_use_is_refused(folder, mode):
-    path = folder / secrets.FILE
-    path.chmod(mode)
-    with refused(path, stat.filemode(stat.S_IFREG | mode)):
-        run(config_with(**PRIVATE), folder, say=quiet)
-
-
-def test_a_secret_of_another_length_or_behind_a_link_is_refused(tmp_path):
+def test_a_secret_that_others_may_use_or_have_made_is_refused(tmp_path):
     path = tmp_path / secrets.FILE
+    secrets.keep(tmp_path, OWN)
+    assert secrets.kept(tmp_path).reveal() == OWN.reveal()
+    for mode in (0o640, 0o604):
+        path.chmod(mode)
+        with refused(path, stat.filemode(stat.S_IFREG | mode)):
+            secrets.kept(tmp_path)
     path.write_bytes(b"short")
     path.chmod(0o600)
     with refused(path, "32 bytes", "5"):
