@@ -8,7 +8,7 @@ import contextlib
 import io
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -76,7 +76,30 @@ def arrays_in(stream: BinaryIO, where: str | os.PathLike) -> Iterator[Any]:
         raise ValueError(msg)
     stream.seek(0)
     with np.load(stream, allow_pickle=False) as arrays:
-        yield arrays
+        yield _Arrays(arrays)
+
+
+class _Arrays(Mapping):
+    """The arrays of an npz file, of which none is of entries without a byte.
+
+    A file of a kilobyte can say that it has 10^13 of these.
+    """
+
+    def __init__(self, found: Any):
+        self._found = found
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        array = self._found[name]
+        if not array.dtype.itemsize:
+            msg = f"{name} has entries of no bytes"
+            raise ValueError(msg)
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found.files)
+
+    def __len__(self) -> int:
+        return len(self._found.files)
 
 
 def require_arrays_fit(file: str | os.PathLike, stream: BinaryIO | None = None) -> int:

@@ -161,10 +161,10 @@ class Budget:
         price = hashlib.sha256(repr(guarantee).encode()).hexdigest()
         more = 0  # or what the site counted before its file was lost
         other = "Expected the noise and the plan with which this run began, got others."
-        if guarantee and run in (entries := odometer.read(policy.folder)):
-            more = entries[run].plan.steps // guarantee.per_round
-            if entries[run].after(0) != guarantee.after(0):
+        if counted := odometer.read(policy.folder).get(run):
+            if guarantee is None or counted.after(0) != guarantee.after(0):
                 raise Refused(other)
+            more = counted.plan.steps // guarantee.per_round
         start = {"price": price, "last": [-1, 0], "more": more, "sums": [[-1, 0], {}]}
         self._start: dict[str, Any] = start
         if self._known()["price"] != price:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fl_sketch.core import chacha, secret
+from fl_sketch.core import chacha, secret, untrusted_files
 from fl_sketch.core.protocols import Roots
 from fl_sketch.core.secret import Secret
 from fl_sketch.engine import multiprocess
@@ -90,9 +90,12 @@ class Folder(Callback):
                 fixed_by=fixed_by,
                 say=say,
             )
-        self.ended: Row | None = json.loads(
-            self._from_first(lambda folder: json.dumps(folder.summary()).encode())
-        )
+        try:
+            found = self._from_first(lambda own: json.dumps(own.summary()).encode())
+        except BaseException:
+            self.__exit__(None)
+            raise
+        self.ended: Row | None = json.loads(found)
 
     def __enter__(self):
         return self
@@ -156,7 +159,8 @@ class Folder(Callback):
     def _resumed(self, progress: Progress, tree, extra) -> Progress:
         """Returns the progress that a checkpoint has, placed as a new run is."""
         (recorder,), self._extra = progress.recorders, extra
-        recorder.resume(extra)
+        with untrusted_files.reading("the checkpoint", "to be unchanged"):
+            recorder.resume(extra)
         state = jax.tree.map(
             lambda saved, leaf: jax.device_put(saved, leaf.sharding),
             tree["state"],

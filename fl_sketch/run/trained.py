@@ -70,9 +70,7 @@ class Trained:
     @functools.cached_property
     def apply(self) -> Callable[[dict[str, Any], jax.typing.ArrayLike], jax.Array]:
         """`(variables, inputs) -> outputs` of a batch, jitted; it scales inputs."""
-        given, scaling = self.about["inputs"], None
-        if "mean" in given:
-            scaling = Scaling(tuple(given["mean"]), tuple(given["deviation"]))
+        scaling = _scaling(self.about)
 
         @jax.jit
         def apply(variables, inputs):
@@ -121,10 +119,18 @@ def load_trained(folder: str | os.PathLike, plugin: Collection[str] = ()) -> Tra
         tokenizer = tokenizers.of(record) if record else None
         module = _module(about, place)
         shapes = jax.eval_shape(module.init, jax.random.key(0), _example(about))
+        _scaling(about)  # raises for half of one
     with untrusted_files.reading(path, "to hold arrays by name"):
         arrays = params_io.load(path)
     _require_same(shapes, arrays, about["model"], path)
     return Trained(about, module, params_io.tree_of(arrays), tokenizer)
+
+
+def _scaling(about: dict[str, Any]) -> Scaling | None:
+    given = about["inputs"]
+    if "mean" not in given:
+        return None
+    return Scaling(tuple(given["mean"]), tuple(given["deviation"]))
 
 
 def _module(about: dict[str, Any], place: pathlib.Path) -> nn.Module:

@@ -142,7 +142,7 @@ def read(file: BinaryIO, like: Any) -> tuple[Any, dict[str, np.ndarray]]:
             leaves.append(found)
         extra = {
             name.removeprefix(EXTRA): arrays[name]
-            for name in arrays.files
+            for name in arrays
             if name.startswith(EXTRA)
         }
     return jax.tree.unflatten(jax.tree.structure(like), leaves), extra

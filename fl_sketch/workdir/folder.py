@@ -133,7 +133,7 @@ class Workdir:
         theirs = identities.read(path)
         there, here = identities.keys_of(theirs), identities.keys_of(ours)
         unlike = [key for key in {**there, **here} if there.get(key) != here.get(key)]
-        longer = unlike == ["rounds"] and there["rounds"] < here["rounds"]
+        longer = unlike == ["rounds"] and there.get("rounds", 0) < here["rounds"]
         name, others = identities.unlike(ours, theirs)
         msg = ""
         if unlike and not longer:

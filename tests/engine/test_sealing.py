@@ -125,6 +125,15 @@ def test_two_programs_have_unlike_noise_from_one_secret():
         for before in (first, other_rate)
     ]
     assert np.linalg.norm(steps[0] - steps[1]) > great / 10
+    # One state, from which it goes on with other data, and one that was changed.
+    moved = first.state.server._replace(params={"w": first.params["w"] + 1})
+    for state, more in (
+        (first.state, {"clients": other_data}),
+        (first.state._replace(server=moved), {}),
+    ):
+        step = run(state=state, **more).params["w"] - state.server.params["w"]
+        plain = run(state=first.state).params["w"] - first.params["w"]
+        assert np.linalg.norm(step - plain) > great / 10
     assert np.array_equal(run(rounds=2).params["w"], run(state=first.state).params["w"])
 
 

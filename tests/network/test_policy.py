@@ -101,10 +101,13 @@ def test_a_run_that_comes_back_with_another_promise_is_refused(tmp_path):
     owner = Owner(tmp_path)
     owner.budget().charge(0, 0)
     other = promised(PLAN, rounds=50, noise_multiplier=30.0, delta=1e-5)
-    for guarantee in (other, None):
-        with pytest.raises(Refused, match="began"):
-            owner.budget(guarantee=guarantee)
-    assert owner.rounds() == 1
+    for lost in (False, True):  # with its folder
+        if lost:
+            (tmp_path / "runs" / RUN / policy.BUDGET).unlink()
+        for guarantee in (other, None):
+            with pytest.raises(Refused, match="began"):
+                owner.budget(guarantee=guarantee)
+        assert owner.rounds() == 1
     owner.budget()
 
 

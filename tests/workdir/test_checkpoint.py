@@ -2,6 +2,7 @@
 
 import errno
 import resource
+import zipfile
 
 import jax
 import jax.numpy as jnp
@@ -104,3 +105,13 @@ def test_a_full_disk_leaves_the_old_ones_as_they_were(tmp_path):
     assert caught.value.errno == errno.EFBIG
     assert [path.name for path in tmp_path.iterdir()] == ["round_00000001.npz"]
     same(checkpoint.newest(tmp_path, TREE).tree, TREE)
+
+
+def test_entries_of_no_bytes_are_one_line(tmp_path):
+    """Of which a kilobyte can say that it has 10^13."""
+    path = tmp_path / "round_00000001.npz"
+    header = {"descr": "|V0", "fortran_order": False, "shape": (10**13,)}
+    with zipfile.ZipFile(path, "w") as archive, archive.open("a.npy", "w") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+    with pytest.raises(ValueError, match="no bytes"):
+        checkpoint.arrays_below(path, "")

@@ -28,6 +28,9 @@ def test_it_keeps_what_was_noted_and_never_goes_back(tmp_path):
     assert odometer.read(tmp_path) == {"one": one, "two": entry(2)}
     odometer.note(tmp_path, {"one": entry(3), "two": entry(5)})
     assert odometer.read(tmp_path) == {"one": one, "two": entry(5)}
+    for change in ({"noise_multiplier": 9.0}, {"plan": PLAN._replace(sample=5)}):
+        with refused("'two'", "began"):
+            odometer.note(tmp_path, {"two": entry(6)._replace(**change)})
     odometer.set_apart(tmp_path, ["two", "none"])
     names = [*odometer.read(tmp_path)]
     assert names[0] == "one" and names[1].startswith("two" + odometer.INTERRUPTED)
