@@ -80,14 +80,14 @@ def test_checkpoints_of_another_run_or_round_are_refused(folder, tmp_path):
 def test_other_versions_and_devices_are_said_and_settings_refused(
     folder, ended, monkeypatch
 ):
-    real, own = platforms.versions(), identity.identity_of
+    real, own = platforms.versions(), identity.contents
 
-    def elsewhere(*values, **more):
-        return own(*values, **more)._replace(devices="1 cpu")
+    def elsewhere(config, made):
+        return own(config, made._replace(devices="1 cpu"))
 
     with monkeypatch.context() as patch:
         patch.setattr(platforms, "versions", lambda: real | {"jax": "9.9"})
-        patch.setattr("fl_sketch.run.setup.identity_of", elsewhere)
+        patch.setattr(identity, "contents", elsewhere)
         _, lines = ran(folder)
     (line,) = [line for line in lines if "last bits" in line]
     assert f"jax {real['jax']} (now 9.9)" in line and "(now 1 cpu)" in line
