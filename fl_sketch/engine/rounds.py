@@ -74,8 +74,8 @@ def compile_rounds(
       roots: the roots of the run.
       seal: called before anything is compiled; None: the roots are `roots`.
     """
-    roots = secret.placed(roots, experiment.everywhere)
     mesh, same, clients = experiment.mesh, experiment.everywhere, experiment.clients
+    roots = secret.placed(roots, same)
     constants = experiment.constants
     given = arrays_of(experiment.hyperparameters), placed(mesh, trees_of(constants))
     where = jax.tree.map(lambda leaf: leaf.sharding, state)
@@ -87,8 +87,9 @@ def compile_rounds(
         function = as_argument(advance, constants)
         program = jax.jit(function, donate_argnums=0, out_shardings=(where, same))
         lowered = program.lower(state, roots, data, count, *given)
-        own = seal(fingerprint(lowered, mesh)) if seal else roots
-        own = secret.placed(own, experiment.everywhere)
+        own = roots
+        if seal:
+            own = secret.placed(seal(fingerprint(lowered, mesh)), same)
         return compile_program(lowered, mesh), own
 
     if experiment.form == "resident":

@@ -65,13 +65,14 @@ def plan(setup: Setup) -> list[str]:
     if kept_states := facts["client_state_bytes"]:
         states = f"  state of {facts['clients']} clients: {kept_states / 1e6:.4g} MB"
         lines.append(f"{states} in the memory of every device")
-    begun = model_of(setup).get("pretrained", {})
+    model = model_of(setup)
+    begun = model.get("pretrained", {})
     if "fresh" in begun:
         fresh, left = (
             shown.listed(begun[kind], SHOWN) or "nothing"
             for kind in ("fresh", "left_out")
         )
-        source = model_of(setup)["init_from"]
+        source = model["init_from"]
         lines.append(f"  begins with {source}; fresh: {fresh}; left out: {left}")
     if config.compute.dtype != "float32" and jax.default_backend() == "cpu":
         slow = f"local training in {config.compute.dtype} is slower than in float32"

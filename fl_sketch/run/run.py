@@ -163,10 +163,8 @@ def _train(setup: Setup, folder: Folder, told: Listeners, compiled) -> Row:
         shown = None if here else False
         callbacks += [signals, stack.enter_context(Bar(experiment.last, shown=shown))]
         if here:
-            functions, private = (
-                [told.on_row] if told.on_row else [],
-                experiment.private,
-            )
+            functions = [told.on_row] if told.on_row else []
+            private = experiment.private
             if told.tensorboard:
                 board = trackers.tensorboard(here.folder, folder.done(), private)
                 functions.append(stack.enter_context(board))

@@ -51,7 +51,7 @@ def sweep(
       over: lines "key=value,value"; the grid is their product.
       workdir: the folder of the sweep.
       data_dir: the folder of raw data sets.
-      how: a name of `engine.points.MAPS`; None: by platform.
+      how: a name of `points.MAPS`; None: by platform.
       say: prints a line.
 
     Raises:
