@@ -17,8 +17,6 @@ def get_config() -> ConfigDict:
     config.algorithm = "safl"
     config.rounds = 100  # total number of rounds
     config.eval_every = 10  # rounds between rows of metrics.csv
-    # rounds between evaluations on each client; needs data.held_out; 0: none
-    config.clients_every = 0
     config.checkpoint_every = 50  # rounds between checkpoints; the last is saved too
     config.checkpoint_keep = 2  # how many are kept; 0: all, for launch.spectrum
     config.download = "cheapest"  # or model; messages: those that a client missed

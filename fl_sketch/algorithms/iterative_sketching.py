@@ -25,8 +25,7 @@ def iterative_sketching(
     stochastic ones of Algorithm 2. The theorems for K steps have server_rate=1.
 
     The server's step does not read the model: clients compute it from the mean messages
-    alone with `--config.download=messages`. They may have the messages from each other,
-    without a server (`engine.gossip`).
+    alone with `--config.download=messages`.
 
     Reference: Song et al., Algorithm 1.
     """

@@ -149,13 +149,6 @@ def check(config: ConfigDict) -> dict[str, float]:
             f"damaged, got checkpoint_keep={config.checkpoint_keep}."
         )
         raise ValueError(msg)
-    every = config.clients_every
-    if every < 0 or every % config.eval_every or (every and not config.data.held_out):
-        msg = (
-            f"Expected clients_every=0, or a multiple of eval_every={config.eval_every}"
-            f" with data.held_out > 0, the examples to evaluate on, got {every}."
-        )
-        raise ValueError(msg)
     return numbers
 
 

@@ -1,5 +1,6 @@
 """The engine: runs an algorithm for a cohort of clients, as one jitted program."""
 
+from fl_sketch.engine.client_metrics import per_client as per_client
 from fl_sketch.engine.cohort import Cohort as Cohort
 from fl_sketch.engine.cohort import Sampler as Sampler
 from fl_sketch.engine.cohort import everyone as everyone
@@ -12,6 +13,7 @@ from fl_sketch.engine.compiling import compile_program as compile_program
 from fl_sketch.engine.costs import measure_traffic as measure_traffic
 from fl_sketch.engine.experiment import Experiment as Experiment
 from fl_sketch.engine.experiment import LocalWork as LocalWork
+from fl_sketch.engine.first_row import StandsStill as StandsStill
 from fl_sketch.engine.loop import Callback as Callback
 from fl_sketch.engine.loop import NotFinite as NotFinite
 from fl_sketch.engine.loop import Result as Result
@@ -36,4 +38,3 @@ from fl_sketch.engine.round import initial_server as initial_server
 from fl_sketch.engine.round import initial_state as initial_state
 from fl_sketch.engine.round import make_round as make_round
 from fl_sketch.engine.rounds import run_rounds as run_rounds
-from fl_sketch.engine.still import StandsStill as StandsStill

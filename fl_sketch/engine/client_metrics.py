@@ -20,7 +20,6 @@ from fl_sketch.models.metrics import METRICS
 TOGETHER = 2048  # examples that are measured in one call
 TENTH = 0.1
 Found = dict[str, np.ndarray]  # results by name, and then by client
-PerExample = Callable[[Tree, Any], Mapping[str, jax.Array]]
 
 
 def by_client(
@@ -49,18 +48,19 @@ def by_client(
     return measured
 
 
-def columns_of(
-    per_client: PerExample, clients: data.Clients
+def per_client(
+    metric: Callable[[Tree, Any], Mapping[str, jax.Array]], clients: data.Clients
 ) -> Callable[[Tree], dict[str, float]]:
-    """Returns `(params) -> columns` with what clients measure; see `summed_up`.
+    """Returns `(params) -> columns`, the `look` of a simulation; see `summed_up`.
 
     Args:
-      per_client: `(params, example) -> {name: number}`, of which each client has the
-        mean over its examples.
+      metric: `(params, example) -> {name: number}`, of which each client has the mean
+        over its examples.
+      clients: the clients of the run, with other examples of theirs or the same.
     """
 
     def of_client(params, examples, weights):
-        each = jax.vmap(lambda one: per_client(params, one))(examples)
+        each = jax.vmap(lambda one: metric(params, one))(examples)
         return {
             name: jnp.sum(jnp.where(weights > 0, value, 0)) / weights.sum()
             for name, value in each.items()

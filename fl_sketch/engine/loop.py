@@ -8,7 +8,6 @@ measured of them on test data, and the clock.
 A folder, a terminal, a tracker are callbacks.
 """
 
-import enum
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -33,14 +32,6 @@ from fl_sketch.privacy.guarantee import RANDOMNESS
 
 SECONDS = 1.0  # of a chunk, about
 SPEED = "rounds_per_second"  # a column in which equal runs differ
-
-
-class Request(enum.IntEnum):
-    """What a callback asks of a run between two chunks; the largest counts."""
-
-    NOTHING = 0
-    SAVE = 1
-    STOP = 2
 
 
 class NotFinite(RuntimeError):
@@ -189,9 +180,9 @@ class Callback:
     def on_checkpoint(self, progress: Progress) -> None:
         """Gets what is to be saved."""
 
-    def requested(self) -> Request:
-        """Returns whether to save, or to save and stop."""
-        return Request.NOTHING
+    def stop_requested(self) -> bool:
+        """Returns whether the run should save and stop, between two chunks."""
+        return False
 
 
 def run(
@@ -382,13 +373,13 @@ def play(
             for one in callbacks:
                 one.on_rows([dict(row) for row in made], progress)
             spent, since = 0.0, done
-        asked = max((one.requested() for one in callbacks), default=Request.NOTHING)
         pace = max(1, int(SECONDS * count / seconds))
-        pace, asked = multiprocess.agree(pace, asked)
-        if save_every and (asked or done % save_every == 0 or done == last):
+        stop = any(one.stop_requested() for one in callbacks)
+        pace, stop = multiprocess.agree(pace, stop)
+        if save_every and (stop or done % save_every == 0 or done == last):
             for one in callbacks:
                 one.on_checkpoint(progress)
-        if asked == Request.STOP and done < last:
+        if stop and done < last:
             raise Stopped(done)
     return progress
 

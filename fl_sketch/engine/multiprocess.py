@@ -23,12 +23,12 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
-def agree(pace: int, asked: int) -> tuple[int, int]:
-    """Returns the smallest `pace` and the largest `asked` of all processes."""
+def agree(pace: int, stop: bool) -> tuple[int, bool]:
+    """Returns the smallest `pace` of all processes, and whether one wants to `stop`."""
     if not several():
-        return pace, asked
-    both = multihost_utils.process_allgather(np.array([pace, asked], np.int32))
-    return int(both[:, 0].min()), int(both[:, 1].max())
+        return pace, stop
+    both = multihost_utils.process_allgather(np.array([pace, stop], np.int32))
+    return int(both[:, 0].min()), bool(both[:, 1].any())
 
 
 def from_first(data: bytes) -> bytes:

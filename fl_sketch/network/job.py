@@ -42,7 +42,6 @@ DATA = "data.npz"
 SMALL = 2**16  # examples
 ALIKE = {  # keys that sites have no use for, and their values
     "data.held_out": (0.0,),
-    "clients_every": (0,),
     "cohort.sampling": policy.SAMPLINGS,
     "cohort.weighting": ("equal",),
     "compute.model_devices": (1,),

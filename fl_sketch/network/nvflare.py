@@ -37,7 +37,6 @@ from fl_sketch.models.losses import KINDS
 from fl_sketch.network import job, policy, secure_sum
 from fl_sketch.network.coordinator import Rules
 from fl_sketch.network.run import FOLDER, run, site_of
-from fl_sketch.run.run import Listeners
 from fl_sketch.workdir import checkpoint
 
 PROJECT, ADMIN, ROLE = "fl_sketch", "admin@fl-sketch.org", "project_admin"
@@ -188,7 +187,7 @@ class Coordinating:
                     names=names,
                     rules=Rules(**said["rules"]),
                     before_round=before_round,
-                    listeners=Listeners(say=lambda line: note("line", line)),
+                    say=lambda line: note("line", line),
                 )
                 note("done", "")
             except Again as error:

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 from ml_collections import ConfigDict
+from tqdm import tqdm
 
 from fl_sketch.core import files
 from fl_sketch.core.protocols import Roots
@@ -26,8 +27,9 @@ from fl_sketch.network import job, policy
 from fl_sketch.network.coordinator import Coordinator, Rules, Send
 from fl_sketch.network.messages import Message
 from fl_sketch.network.site import Part, Site
-from fl_sketch.run.run import Listeners, in_folder
+from fl_sketch.run.run import in_folder
 
+Say = Callable[[str], None]
 FOLDER, RUN = "network", "run"  # in the folder of a run: the name of the run
 
 
@@ -40,7 +42,7 @@ def run(
     names: Sequence[str],
     rules: Rules = Rules(),  # noqa: B008 - immutable
     before_round: Callable[[], None] = lambda: None,
-    listeners: Listeners = Listeners(),  # noqa: B008 - immutable
+    say: Say = tqdm.write,
 ) -> dict[str, Any]:
     """Runs a config with sites, from where an earlier run in the folder was stopped.
 
@@ -75,14 +77,14 @@ def run(
             folder=folder,
             secret=experiment.private and config.privacy.randomness != "seed",
             before_round=before_round,
-            say=listeners.say,
+            say=say,
         )
         coordinators.append(one)
         return rounds.one_by_one(
             lambda state, number: one.one_round(jax.device_get(state), number)
         )
 
-    summary = in_folder(setup, str(place), listeners, played)
+    summary = in_folder(setup, str(place), say=say, compiled=played)
     for one in coordinators[-1:]:
         one.end_rounds(summary["rounds"])
     return summary
@@ -95,22 +97,22 @@ def in_one_process(
     *,
     names: Sequence[str],
     rules: Rules = Rules(),  # noqa: B008 - immutable
-    listeners: Listeners = Listeners(),  # noqa: B008 - immutable
+    say: Say = tqdm.write,
 ) -> dict[str, Any]:
     """Splits a data set among folders of sites, and runs with them in this process."""
     folder = workdir / FOLDER / "sites"
     splits = job.split(config, data_dir, folder, names)
-    sites = [site_of(folder / name, listeners.say) for name in names]
+    sites = [site_of(folder / name, say) for name in names]
 
     def send(data, seconds):
         del seconds
         return {client: sites[client].receive(one) for client, one in data.items()}
 
-    options = {"names": names, "rules": rules, "listeners": listeners}
+    options = {"names": names, "rules": rules, "say": say}
     return run(config, splits, workdir, send, **options)
 
 
-def site_of(kit: pathlib.Path, say: Callable[[str], None] = print) -> Site:
+def site_of(kit: pathlib.Path, say: Say = print) -> Site:
     """Returns the site whose site.toml and identity are in a folder."""
 
     def join(terms: Message) -> Part:

@@ -1,8 +1,8 @@
 """A run: from a config to programs, rounds, metrics and files."""
 
+from fl_sketch.engine.first_row import StandsStill as StandsStill
 from fl_sketch.engine.loop import NotFinite as NotFinite
 from fl_sketch.engine.loop import Stopped as Stopped
-from fl_sketch.engine.still import StandsStill as StandsStill
 from fl_sketch.run.generation import generate as generate
 from fl_sketch.run.prediction import predict as predict
 from fl_sketch.run.run import run as run

@@ -1,7 +1,7 @@
 """Checks of the arguments of `simulate`: whether they fit together, in one line."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -17,9 +17,8 @@ from fl_sketch.engine.loop import plain
 from fl_sketch.engine.recorder import ABSENCES
 from fl_sketch.workdir.rows import value_of
 
-BLOCK = 4096  # rows of examples that are looked at together
 RESERVED = ("round", "epsilon", "delta", "randomness", "rounds_per_second", *ABSENCES)
-RESERVED_STARTS = ("train_", "bytes_", "clients_", "mechanism_")
+RESERVED_STARTS = ("train_", "bytes_", "mechanism_")
 LONGEST = 200  # characters of a text that `look` returns
 
 
@@ -117,30 +116,6 @@ def require_batches(kind: str, batch: int, clients: Clients) -> None:
         validate.at_most(least, "the smallest client, with subsets", batch=batch)
 
 
-def require_finite(clients: Clients) -> None:
-    """Raises for an example of a client that is not finite as a float of 32 bits.
-
-    A private run is not checked: such a client has no influence in its rounds, and an
-    error would reveal something about it.
-    """
-    for path, leaf in jax.tree.leaves_with_path(clients.examples):
-        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
-            continue
-        for rows in np.array_split(clients.partition.indices, 1 + len(leaf) // BLOCK):
-            values = np.asarray(leaf)[rows]
-            with np.errstate(over="ignore"):
-                held = values.astype(jax.dtypes.canonicalize_dtype(leaf.dtype))
-            wrong = np.argwhere(~np.isfinite(held))
-            if wrong.size:
-                place = tuple(wrong[0])
-                msg = (
-                    f"Expected finite numbers of 32 bits in examples"
-                    f"{jax.tree_util.keystr(path)}, got {values[place]} in row "
-                    f"{rows[place[0]]}."
-                )
-                raise ValueError(msg)
-
-
 @contextlib.contextmanager
 def fitting(what: str) -> Iterator[None]:
     """Raises an error in one line for whatever a user's function raises inside."""
@@ -156,40 +131,6 @@ def fitting(what: str) -> Iterator[None]:
             msg += "within a step: docs/models/nnx.md has a form that does not."
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(msg) from error
-
-
-def require_measurable(
-    per_client: Callable[[Tree, Any], Mapping[str, Any]] | None,
-    params: Tree,
-    clients: Clients,
-    held_out: Clients | None,
-) -> None:
-    """Raises for a `per_client` that cannot be measured on `held_out`, or `clients`."""
-    if held_out is not None:
-        require_made_by(Clients, "data.clients", held_out=held_out)
-        if held_out.population != clients.population or per_client is None:
-            msg = (
-                f"Expected held_out of {clients.population} clients, as there are, and "
-                f"a per_client, got {held_out.population}, per_client={per_client}."
-            )
-            raise ValueError(msg)
-    if per_client is None:
-        return
-    example = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(
-            leaf.shape[1:], jax.dtypes.canonicalize_dtype(leaf.dtype)
-        ),
-        (held_out or clients).examples,
-    )
-    with fitting("per_client, params and clients"):
-        result: Any = jax.eval_shape(per_client, params, example)
-    numbers = isinstance(result, Mapping) and all(
-        files.is_column(name) and getattr(value, "shape", None) == ()
-        for name, value in result.items()
-    )
-    if not numbers:
-        msg = "Expected per_client to return a dictionary of numbers of one example, "
-        raise ValueError(" ".join(f"{msg}got {result!r}.".split()))
 
 
 def require_columns(columns: Any) -> None:

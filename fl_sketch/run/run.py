@@ -1,7 +1,6 @@
 """Runs a config: begins or resumes, trains, and leaves everything in a folder."""
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,40 +11,29 @@ from fl_sketch import engine
 from fl_sketch.config import arguments
 from fl_sketch.core.mappings import flat
 from fl_sketch.engine import multiprocess, rounds
+from fl_sketch.engine.first_row import FirstRow
 from fl_sketch.engine.loop import Callback, Progress
 from fl_sketch.engine.recorder import Row
-from fl_sketch.engine.still import RequireMoving
-from fl_sketch.run import curves, display, facts
+from fl_sketch.run import clients, display, facts
 from fl_sketch.run.bar import Bar
-from fl_sketch.run.client_report import ClientReport
 from fl_sketch.run.folder import Folder
 from fl_sketch.run.setup import Setup, prepare
 from fl_sketch.run.signals import Signals
-from fl_sketch.workdir import rows, trackers
+from fl_sketch.workdir import trackers
 
-PICTURE = "curves.png"
+OnRow = Callable[[Row], None]
 Say = Callable[[str], None]
 
 
-@dataclasses.dataclass(frozen=True)
-class Listeners:
-    """Who is told of a run: the screen, TensorBoard, wandb, a function of rows."""
-
-    tensorboard: bool = False
-    wandb: bool = False
-    on_row: Callable[[Row], None] | None = None
-    say: Say = tqdm.write
-
-
 class Terminal(Callback):
-    """Prints a table of rows, and tells functions of them."""
+    """Prints a table of rows, and gives them to functions."""
 
-    def __init__(self, setup: Setup, say: Say, told: Sequence[Callable[[Row], None]]):
+    def __init__(self, setup: Setup, say: Say, functions: Sequence[OnRow]):
         """Takes a setup, what prints a line, and functions of a row."""
-        self._setup, self._say, self._told = setup, say, told
+        self._setup, self._say, self._functions = setup, say, functions
 
     def on_start(self, progress: Progress) -> Progress:
-        """Says where the run goes on from."""
+        """Says where the run continues."""
         if progress.done:
             self._say(f"resuming after round {progress.done}")
         return progress
@@ -59,8 +47,8 @@ class Terminal(Callback):
         """Prints a row."""
         del progress
         self._say(display.row(row))
-        for tell in self._told:
-            tell(dict(row))
+        for function in self._functions:
+            function(dict(row))
 
 
 def run(
@@ -70,12 +58,12 @@ def run(
     *,
     tensorboard: bool = False,
     wandb: bool = False,
-    on_row: Callable[[Row], None] | None = None,
+    on_row: OnRow | None = None,
     say: Say = tqdm.write,
 ) -> dict[str, Any]:
     """Runs a config to its end, from where an earlier run in the folder was stopped.
 
-    A run that has ended goes on if `config.rounds` has grown, unless what was played
+    A run that has ended continues if `config.rounds` has grown, unless what was played
     depends on it.
 
     Args:
@@ -95,15 +83,12 @@ def run(
       NotFinite: if the training diverges.
       Stopped: on SIGINT, SIGTERM or SIGHUP, after the progress is saved.
     """
-    for name, asked in {
-        trackers.TENSORBOARD: tensorboard,
-        trackers.WANDB: wandb,
-    }.items():
-        if asked:
-            trackers.require_installed(name)
+    asked = {trackers.TENSORBOARD: tensorboard, trackers.WANDB: wandb}
+    for name in filter(asked.get, asked):
+        trackers.require_installed(name)
     setup, first = prepare(config, data_dir), multiprocess.is_first()
-    say = say if first else lambda line: None
-    return in_folder(setup, workdir, Listeners(tensorboard, wandb, on_row, say))
+    to = {"tensorboard": tensorboard, "wandb": wandb, "on_row": on_row}
+    return in_folder(setup, workdir, **to, say=say if first else lambda line: None)
 
 
 def fixed_by(setup: Setup, before: int) -> str:
@@ -129,14 +114,18 @@ def fixed_by(setup: Setup, before: int) -> str:
 def in_folder(
     setup: Setup,
     workdir: str,
-    told: Listeners,
+    *,
+    tensorboard: bool = False,
+    wandb: bool = False,
+    on_row: OnRow | None = None,
+    say: Say = tqdm.write,
     compiled: Callable[..., rounds.Advance] = rounds.compile_rounds,
 ) -> dict[str, Any]:
     """Runs a setup to its end in a folder; returns and raises what `run` does.
 
     The rounds may be played elsewhere: see `engine.run`.
     """
-    experiment, say = setup.experiment, told.say
+    experiment, private = setup.experiment, setup.experiment.private
     own = {"keep": setup.config.checkpoint_keep, "say": say}
     own["fixed_by"] = lambda before: fixed_by(setup, before)
     with Folder(workdir, experiment, facts.about(setup), **own) as folder:
@@ -147,42 +136,25 @@ def in_folder(
                 say(line)
             folder.complete()
             return ended
-        summary = _train(setup, folder, told, compiled)
+        # Signals are handled from here on, so that compiling is not cut short.
+        with Signals() as signals, contextlib.ExitStack() as stack:
+            here = folder.workdir
+            bar = Bar(experiment.last, shown=None if here else False)
+            callbacks = [folder, signals, stack.enter_context(bar)]
+            if here:
+                functions = [on_row] if on_row else []
+                if tensorboard:
+                    board = trackers.tensorboard(here.folder, folder.done(), private)
+                    functions.append(stack.enter_context(board))
+                if wandb:
+                    sent = trackers.wandb(here.folder, flat(setup.config), private)
+                    functions.append(stack.enter_context(sent))
+                callbacks.append(Terminal(setup, say, functions))
+            callbacks.append(FirstRow(experiment, setup.splits.test))
+            options = {"callbacks": callbacks, "compiled": compiled}
+            result = engine.run(experiment, key=setup.roots(), **options)
+        more = clients.write(setup, here.folder, result) if here else {}
+        summary = folder.finish(result, more)
     for line in display.result(summary, workdir):
         say(line)
     return summary
-
-
-def _train(setup: Setup, folder: Folder, told: Listeners, compiled) -> Row:
-    """Trains from the state of the folder; returns the summary."""
-    experiment, here = setup.experiment, folder.workdir
-    callbacks: list[Callback] = [folder]
-    report = None
-    # Signals are handled from here on, so that compiling is not cut short.
-    with Signals() as signals, contextlib.ExitStack() as stack:
-        shown = None if here else False
-        callbacks += [signals, stack.enter_context(Bar(experiment.last, shown=shown))]
-        if here:
-            functions = [told.on_row] if told.on_row else []
-            private = experiment.private
-            if told.tensorboard:
-                board = trackers.tensorboard(here.folder, folder.done(), private)
-                functions.append(stack.enter_context(board))
-            if told.wandb:
-                sent = trackers.wandb(here.folder, flat(setup.config), private)
-                functions.append(stack.enter_context(sent))
-            report = ClientReport(setup, here.folder)
-            callbacks += [Terminal(setup, told.say, functions), report]
-        callbacks.append(RequireMoving(experiment, setup.splits.test))
-        roots = setup.roots()
-        result = engine.run(
-            experiment, key=roots, callbacks=callbacks, compiled=compiled
-        )
-    more = {}
-    if here and report:
-        more = report.at_end(experiment.last, result.params)
-        if experiment.cohort.dropout:
-            report.write_participation(result.state.ledger)
-        table = [*map(rows.published, here.rows)] if experiment.private else here.rows
-        curves.draw(table, here.folder / PICTURE)
-    return folder.finish(result, more)

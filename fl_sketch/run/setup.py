@@ -23,7 +23,6 @@ from fl_sketch.data.examples import digests
 from fl_sketch.data.holdout import held_out
 from fl_sketch.data.partition import Partition
 from fl_sketch.engine import multiprocess
-from fl_sketch.engine.client_metrics import Found, by_client
 from fl_sketch.engine.evaluate import in_order, make_evaluation
 from fl_sketch.engine.experiment import Experiment, Hyperparameters, LocalWork
 from fl_sketch.engine.round import client_bytes
@@ -196,24 +195,6 @@ class Setup:
         if self.config.data.partition_seed >= 0:
             return self.config.data.partition_seed
         return 0 if self.identity.keyed else seed
-
-    @property
-    def client_names(self) -> tuple[str, ...]:
-        """The owners' names, where each is a client; none in a private run."""
-        owners, names = self.splits.owners, self.splits.owner_names
-        natural = self.config.data.partition == "natural"
-        if self.experiment.private or not natural or owners is None or not names:
-            return ()
-        return tuple(names[owner] for owner in np.unique(owners))
-
-    def clients_measured(self) -> Callable[[Tree], Found]:
-        """Returns `(params) -> loss and metrics` of each client on what it held out."""
-        loss, held = self.loss(self.numbers), self.dealt(self.config.seed)[1]
-
-        def measure(params, examples, weights):
-            return loss.report(loss.metrics(params, *examples, weights))
-
-        return by_client(measure, self.splits.train, held)
 
     def roots(self) -> Roots:
         """Returns roots of a run; of a private one with a secret that is new."""

@@ -1,29 +1,23 @@
-"""Signals that ask something of a run, as a callback."""
+"""Signals that stop a run, as a callback."""
 
 import signal
 import threading
 
-from fl_sketch.engine.loop import Callback, Request
+from fl_sketch.engine.loop import Callback
 
-SIGNALS = {
-    signal.SIGINT: Request.STOP,
-    signal.SIGTERM: Request.STOP,
-    signal.SIGHUP: Request.STOP,  # the terminal is gone
-    signal.SIGUSR1: Request.SAVE,  # as SLURM may send it some time before the end
-}
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: no terminal
 
 
 class Signals(Callback):
-    """Asks a run for what signals have asked for, while it is entered.
+    """Asks a run to stop once one of the signals has come, while it is entered.
 
-    To be stopped stays asked. A second SIGINT interrupts at once, as it would without
-    this. SIGHUP is ignored if it was before, as under nohup.
+    A second SIGINT interrupts at once, as it would without this. SIGHUP is ignored if
+    it was before, as under nohup.
     """
 
     def __init__(self):
         """Handles nothing yet."""
-        self._came: list[int] = []
-        self._wish, self._before = Request.NOTHING, {}
+        self._came, self._before = [], {}
 
     def __enter__(self):
         if threading.current_thread() is threading.main_thread():  # others may not
@@ -41,10 +35,7 @@ class Signals(Callback):
         if number == signal.SIGINT and number in self._came:
             raise KeyboardInterrupt
         self._came.append(number)
-        self._wish = max(self._wish, SIGNALS[number])
 
-    def requested(self) -> Request:
-        """Returns what was asked for since this was called last."""
-        wish = self._wish
-        self._wish = Request.STOP if wish == Request.STOP else Request.NOTHING
-        return wish
+    def stop_requested(self) -> bool:
+        """Returns whether a signal has come."""
+        return bool(self._came)

@@ -27,9 +27,9 @@ from fl_sketch.core.protocols import Algorithm, Key, Mechanism, Roots, Tree
 from fl_sketch.data import Clients, examples
 from fl_sketch.data.batches import resident_shapes
 from fl_sketch.engine import multiprocess, programs
-from fl_sketch.engine.client_metrics import PerExample, columns_of
 from fl_sketch.engine.cohort import Sampler, of_round
 from fl_sketch.engine.experiment import Experiment, LocalWork
+from fl_sketch.engine.first_row import FirstRow
 from fl_sketch.engine.loop import (
     Callback,
     Progress,
@@ -40,7 +40,6 @@ from fl_sketch.engine.loop import (
 )
 from fl_sketch.engine.recorder import Row
 from fl_sketch.engine.round import make_round
-from fl_sketch.engine.still import RequireMoving
 from fl_sketch.models import params_io
 from fl_sketch.privacy import accounting, noise_size
 from fl_sketch.privacy.guarantee import Guarantee, promised
@@ -78,8 +77,6 @@ def simulate(
     batches: str = "fresh",
     every: int = 10,
     look: Callable[[Tree], Mapping[str, Any]] = lambda params: {},
-    per_client: PerExample | None = None,
-    held_out: Clients | None = None,
     on_row: Callable[[Row], None] | None = None,
     state: Standing | None = None,
     workdir: str | os.PathLike | None = None,
@@ -114,12 +111,8 @@ def simulate(
       batches: how batches are drawn, one of `data.batches.KINDS`.
       every: the number of rounds between two rows of the history; the last round has a
         row too. With a `state`, rounds are counted from its first round.
-      look: `(params) -> {name: value}` for the rows; not jitted.
-      per_client: `(params, example) -> {name: number}`. Rows then have the mean, the
-        worst tenth and the median over clients of each client's mean. The worst are the
-        largest, but of accuracy the smallest.
-      held_out: examples of the same clients on which `per_client` is computed; None:
-        their training examples.
+      look: `(params) -> {name: value}` for the rows, as `engine.per_client` makes it;
+        not jitted.
       on_row: a function that is called with every row.
       state: the state of an earlier run of this algorithm and this key, from which to
         continue. Only the shapes of `params` are then read. Bytes and privacy continue
@@ -160,7 +153,6 @@ def simulate(
         msg = f"Expected one process with workdir, got {jax.process_count()}."
         raise ValueError(msg)
     params, sampler = checks.floats(params), checks.sampler_of(cohort, clients)
-    checks.require_measurable(per_client, params, clients, held_out)
     calibrated = bool(
         target_epsilon and callable(algorithm) and not isinstance(algorithm, Algorithm)
     )
@@ -168,7 +160,6 @@ def simulate(
     chosen = make(0.0)
     checks.require_made_by(Algorithm, "fl_sketch.algorithms", algorithm=chosen)
     checks.require_fitting(chosen, sampler)
-    views = columns_of(per_client, held_out or clients) if per_client else None
 
     def made(hyperparameters, z: float) -> Algorithm:
         del hyperparameters
@@ -203,7 +194,7 @@ def simulate(
         del hyperparameters
         columns = look(jax.tree.map(jnp.copy, params))  # a caller may keep the copy
         checks.require_columns(columns)
-        return {**columns, **(views(params) if views else {})}
+        return columns
 
     experiment = Experiment(
         algorithm=made,
@@ -238,9 +229,8 @@ def simulate(
         warnings.warn(f"{found}: {helps[0]}", stacklevel=2)
     if not guarantee:
         checks.require_batches(batches, batch, clients)
-        checks.require_finite(clients)
     callbacks: list[Callback] = [_OnRow(on_row)] if on_row else []
-    callbacks.append(RequireMoving(experiment, clients.examples))
+    callbacks.append(FirstRow(experiment, clients.examples))
     with Bar(experiment.last, shown=bar) as moving:
         callbacks.append(moving)
         if workdir is None:

@@ -1,4 +1,4 @@
-"""Pictures of many runs: curves of methods, and the scores of a sweep's grid."""
+"""Pictures of many runs: a curve for each method."""
 
 import math
 import os
@@ -7,20 +7,16 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from fl_sketch.core import files, validate
 from fl_sketch.models.metrics import METRICS, score_of
-from fl_sketch.sweep.grid import Axis
-from fl_sketch.sweep.tables import DOWN, UP, Row, by_method, ranked
+from fl_sketch.sweep.tables import DOWN, UP, Row, by_method
 from fl_sketch.workdir import rows as names
-from fl_sketch.workdir.tables import named, shown
+from fl_sketch.workdir.tables import named
 
 NEEDED = ("round", UP, DOWN)  # columns of evaluations
 LOSSES = ("train_loss", "test_loss", "validation_loss")
 FILES = ("comparison.csv", "sweep.csv", "metrics.csv")
 STYLES = ("-", "--", ":")  # there are ten colours
-WRITTEN_UP_TO = 12  # values of an axis, with room for numbers in cells
 ABSCISSAS = {  # the label of an axis, and the columns that are added up along it
     "rounds": ("round", ("round",)),
     "up": ("sent by all clients", (UP,)),
@@ -211,71 +207,3 @@ def _scale(panel, label: str, columns: Sequence[str]) -> None:
         panel.xaxis.set_major_locator(ticker.LogLocator(subs=subs, numticks=6))
         panel.xaxis.set_major_formatter(ticker.EngFormatter(unit="B"))
         panel.xaxis.set_minor_formatter(ticker.NullFormatter())
-
-
-def heatmap(
-    axes: Sequence[Axis], rows: Sequence[Mapping[str, Any]], path: str | os.PathLike
-) -> None:
-    """Draws the last score over the two axes of a sweep, or over one.
-
-    These are the first two keys with several values; the seed is one only if there are
-    no others. A cell is the mean over all other keys, and is grey if a point of it
-    diverged. A single key has a line, and the range around it.
-    """
-    from matplotlib.figure import Figure
-
-    several = [axis for axis in axes if len(axis.values) > 1]
-    drawn = [axis for axis in several if axis.key != "seed"]
-    drawn = (drawn or list(axes))[:2]
-    score = score_of(rows[0])
-    cells: dict[tuple[int, ...], list[float]] = {}
-    for row in ranked(rows, axes):
-        place = tuple(axis.values.index(row[axis.key]) for axis in drawn)
-        cells.setdefault(place, []).append(score.of(row))
-    rest = [axis.key for axis in several if axis not in drawn]
-    title, most = score.title, max(map(len, cells.values()))
-    if most > 1:
-        what = "seeds" if rest == ["seed"] else f"points over {', '.join(rest)}"
-        title += f", mean of {most} {what}"
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    (_line if len(drawn) == 1 else _map)(figure.subplots(), drawn, cells, title)
-    files.write_figure(path, figure)
-
-
-def _line(plot, drawn: Sequence[Axis], cells, title: str) -> None:
-    """Draws the mean and the range of the scores over one axis."""
-    (axis,) = drawn
-    places = range(len(axis.values))
-    low, mean, high = (
-        [f(cells[place,]) for place in places] for f in (np.min, np.mean, np.max)
-    )
-    if isinstance(axis.values[0], int | float) and not isinstance(axis.values[0], bool):
-        plot.plot(places, mean, marker="o")
-        plot.fill_between(places, low, high, alpha=0.2)
-    else:  # there is nothing between two names
-        plot.vlines(places, low, high, alpha=0.4, linewidth=6)
-        plot.plot(places, mean, marker="o", linestyle="none")
-    plot.set_xticks(places, [shown(value) for value in axis.values])
-    plot.set(xlabel=axis.key, ylabel=title)
-
-
-def _map(plot, drawn: Sequence[Axis], cells, title: str) -> None:
-    """Draws the mean of the scores over two axes as colours."""
-    down, across = drawn
-    means = np.full([len(axis.values) for axis in drawn], np.nan)
-    for place, scores in cells.items():
-        means[place] = np.mean(scores)
-    plot.set_facecolor("lightgrey")
-    image = plot.imshow(means, aspect="auto", origin="lower")
-    plot.figure.colorbar(image, label=title)
-    plot.set_xticks(range(len(across.values)), [shown(v) for v in across.values])
-    plot.set_yticks(range(len(down.values)), [shown(v) for v in down.values])
-    plot.set(xlabel=across.key, ylabel=down.key)
-    if max(means.shape) > WRITTEN_UP_TO:
-        return
-    # Two lines of ten letters fit a cell in a picture of five columns.
-    style = {"ha": "center", "va": "center", "fontsize": min(10, 50 / max(means.shape))}
-    box = {"boxstyle": "round", "facecolor": "white", "alpha": 0.6, "lw": 0}
-    for (row, column), mean in np.ndenumerate(means):
-        text = "diverged" if np.isnan(mean) else f"{mean:.3f}"
-        plot.text(column, row, text, bbox=box, **style)

@@ -23,7 +23,7 @@ from fl_sketch.run.bar import Bar
 from fl_sketch.run.facts import facts_of
 from fl_sketch.run.setup import roots_of
 from fl_sketch.run.signals import Signals
-from fl_sketch.sweep import grid, plots, points, tables
+from fl_sketch.sweep import grid, points, tables
 from fl_sketch.sweep.dry_run import Program, plan, program_of, require_one_table
 from fl_sketch.workdir import odometer
 from fl_sketch.workdir import rows as names
@@ -31,7 +31,7 @@ from fl_sketch.workdir.folder import Workdir
 from fl_sketch.workdir.identity import Identity
 from fl_sketch.workdir.tables import named
 
-ROWS, SUMMARY, PICTURE = "sweep.csv", "sweep.json", "heatmap.png"
+ROWS, SUMMARY = "sweep.csv", "sweep.json"
 Say = Callable[[str], None]
 
 
@@ -70,8 +70,6 @@ def sweep(
     with Workdir(workdir, about, identity, **names_of, say=say) as folder:
         for line in plan(axes, programs, how):
             say(line)
-        if config.clients_every:
-            say("  note: a sweep ignores clients_every")
         done, summary = _done(programs, folder)
         if summary:
             say(f"{workdir} already has this sweep, finished:")
@@ -79,7 +77,6 @@ def sweep(
             times = _run_rest(programs, done, folder, how, say)
             results = _results(axes, programs, folder.rows)
             spent = odometer.facts(odometer.read(folder.folder))
-            plots.heatmap(axes, folder.rows, folder.folder / PICTURE)
             grid_keys = {"config": keys, "over": values}
             summary = folder.finish(grid_keys | results | {"map": how} | times | spent)
         notes = odometer.lines(odometer.read(folder.folder))

@@ -27,6 +27,7 @@ ADDED = {  # keys that older configs did not have, and their defaults
     "privacy.bits": 0,
 }
 DROPPED = {  # keys that only older configs have, and their defaults
+    "clients_every": 0,
     "privacy.form": "message",
     "privacy.planned_rounds": 0,
     "privacy.watch": False,

@@ -21,7 +21,6 @@ from tests.engine.regression import (
     PRIVATE,
     SAFL,
     TARGETS,
-    error,
     loss,
     private,
     ran,
@@ -109,10 +108,6 @@ REFUSED = [
     ({"look": lambda params: {"note": "a\nb"}}, "note"),
     ({"look": lambda params: {"a,b": 1}}, "look"),
     ({"look": lambda params: {"train_loss": 0}}, "look"),
-    ({"per_client": lambda p, e: 3.0}, "per_client"),
-    ({"per_client": lambda p, e: {"w": p["w"]}}, "per_client"),
-    ({"per_client": error, "held_out": INPUTS}, "held_out"),
-    ({"per_client": error, "held_out": FEWER}, "held_out"),
 ]
 
 
@@ -165,14 +160,11 @@ def with_one(value, row=7):
     return inputs
 
 
-@pytest.mark.parametrize("value", [np.nan, 1e300])
-def test_data_that_are_not_finite_are_refused_by_their_row(value):
-    bad = data.clients({"x": with_one(value), "y": TARGETS}, OWNERS)
-    algorithm = algorithms.fedavg(
-        lambda p, b: loss(p, (b["x"], b["y"])), client_rate=0.05
-    )
-    with refused("examples['x']", "row 7"):
-        simulated(algorithm, clients=bad)
+@pytest.mark.parametrize("value", [np.nan, 1e30])
+def test_data_that_are_not_finite_are_warned_of(value):
+    bad = data.clients((with_one(value), TARGETS), OWNERS)
+    with pytest.warns(UserWarning, match="finite"):
+        simulated(clients=bad, cohort=None, batches="whole", batch=10)
 
 
 def test_a_private_run_is_not_ended_by_the_data_or_the_size_of_one_client():

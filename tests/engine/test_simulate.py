@@ -61,15 +61,15 @@ def test_it_is_the_engines_own_rounds():
 def test_rows_have_what_is_measured_of_the_model_and_of_each_client():
     """Of the models that `look` was given, which it may keep."""
     models, rows = [], []
+    owners = OWNERS[:50] * 2 % POPULATION
+    held_out = data.clients((INPUTS[:50], TARGETS[:50]), owners)
+    each_client = engine.per_client(error, held_out)
 
     def look(params):
         models.append(params)
-        return {"far": jnp.abs(params["w"]).sum()}
+        return {"far": jnp.abs(params["w"]).sum(), **each_client(params)}
 
-    owners = OWNERS[:50] * 2 % POPULATION
-    held_out = data.clients((INPUTS[:50], TARGETS[:50]), owners)
-    measured = {"look": look, "per_client": error, "held_out": held_out}
-    run = simulated(on_row=rows.append, rounds=6, **measured)
+    run = simulated(look=look, on_row=rows.append, rounds=6)
     assert len(models) == len(rows) == len(run.history) == 2
     for params, row, told in zip(models, run.history, rows, strict=True):
         assert row["far"] == float(jnp.abs(params["w"]).sum())

@@ -37,7 +37,7 @@ def place(tmp_path_factory):
     keep = "--config.checkpoint_keep=0"
     lines = printed("launch.train", CONFIG, f"--workdir={folder}", *SHORT, keep)
     assert [line.split()[0] for line in lines if line[:8].strip().isdigit()]
-    assert (folder / "summary.json").exists() and (folder / "curves.png").exists()
+    assert (folder / "summary.json").exists()
     return folder
 
 
@@ -52,7 +52,7 @@ def test_the_index_has_every_command_once():
 
 @slow
 def test_a_plan_and_a_calibration_are_printed():
-    (line, *_) = printed("launch.plan", CONFIG, "--graph=ring")
+    (line, *_) = printed("launch.plan", CONFIG)
     assert line.startswith("safl: mlp of 55210 parameters on digits")
     flags = ("--epsilon=2", "--clients=1000", "--cohort=50", "--rounds=200")
     head, *rows = printed("launch.calibrate", *flags)
@@ -69,7 +69,6 @@ def test_a_sweep_leaves_its_table_and_its_picture(tmp_path):
     ]
     summary = json.loads((tmp_path / "sweep.json").read_text())
     assert summary["over"] == {"server.rate": [0.0001, 0.01], "seed": [0, 1]}
-    assert (tmp_path / "heatmap.png").read_bytes()[1:4] == b"PNG"
 
 
 METHOD = """
@@ -147,7 +146,7 @@ WRONG = [
     (("launch.train", CONFIG, "--workdir=IN/new", "--config.client.rate=-1"), "rate"),
     (("launch.train", CONFIG, "--workdir=IN/new", "--config.rounds=ten"), "rounds"),
     (("launch.train", "--config=IN/bad.py", "--workdir=IN/new"), "bad.py, line 2"),
-    (("launch.plan", CONFIG, "--graph=grid:3"), "graph"),
+    (("launch.plan", CONFIG, "--config.rounds=0"), "rounds"),
     (("launch.sweep", CONFIG, "--workdir=IN/new", "--over=client.rate=-1"), "rate"),
     (("launch.compare", "--config=README.md", "--workdir=IN/new"), "README.md"),
     (("launch.attack", CONFIG, "--workdir=IN/new", "--smoothness=-1"), "smoothness"),

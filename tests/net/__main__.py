@@ -31,8 +31,8 @@ from tests.net.machine import kind_of_machine
 
 EXPECTED = pathlib.Path(__file__).parent / "expected" / f"{kind_of_machine()}.json"
 TIMES = ("rounds_per_second", "seconds")
-TABLES = ("metrics.csv", "sweep.csv", "comparison.csv", "clients.csv", "edges.csv")
-TABLES += ("clients_last.csv", "participation.csv", "standings.csv", "search.csv")
+TABLES = ("metrics.csv", "sweep.csv", "comparison.csv", "clients.csv")
+TABLES += ("standings.csv", "search.csv")
 TOTALS = ("bytes_up_total", "bytes_down_total", "epsilon", "rounds")
 MARK = "simulator_only_"
 # What differs from d30995e, whose file is kept, and why.

@@ -66,7 +66,7 @@ RUNS = {
     "streamed": {"compute.data": "streamed"},
     "batch_norm": {"model.name": "resnet", "model.size": "tiny", "model.norm": "batch"}
     | {"model.width": 4, "client.steps": 2},
-    "single_clients": {"data.held_out": 0.2, "clients_every": 3},
+    "single_clients": {"data.held_out": 0.2},
     "absent": {"cohort.dropout": 0.3},
     "several_devices_a_model": {"compute.model_devices": 2},
     "standardised": {"data.standardise": "train", "data.augment": "crop"},

@@ -7,7 +7,6 @@ import numpy as np
 from fl_sketch.network import job, policy
 from fl_sketch.network import run as network
 from fl_sketch.network.coordinator import Rules
-from fl_sketch.run.run import Listeners
 from fl_sketch.workdir import weights
 from tests.run.configs import config_with
 
@@ -60,7 +59,7 @@ class Hospitals:
             names=self.names,
             rules=QUICK,
             before_round=before_round,
-            listeners=Listeners(say=self.lines.append),
+            say=self.lines.append,
         )
 
 

@@ -81,7 +81,7 @@ def test_a_site_at_its_limit_leaves_the_run_to_the_others(tmp_path):
     assert len(shown) == 1 and "own limits" in shown[0], shown
     rows = table_in(tmp_path / "network", "simulator.csv")
     assert int(rows[-1]["answered"]) == 4 * 5 + 2 * 4
-    path = tmp_path / "network/simulator/participation.csv"
+    path = tmp_path / "network/simulator/clients.csv"
     everyone = np.loadtxt(path, delimiter=",", skiprows=1)
     assert everyone[:, 1].tolist() == [6] * 5  # it was asked, and said no
     assert everyone[:, 2].tolist() == [4, 6, 6, 6, 6]

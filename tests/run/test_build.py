@@ -99,7 +99,6 @@ def test_a_run_that_diverges_stops_and_names_the_round():
         ({"data__partition": "label_shards", "data__per_client": 99}, "1437"),
         ({"data__name": "digit"}, "digit"),
         ({"data__held_out": 1.0}, "held_out"),
-        ({"clients_every": 10}, "held_out"),
         ({"sketch__operator": "md5"}, "operator"),
         ({"sketch__compression": 0.5}, "compression"),
         ({"model__name": "lenett"}, "lenet"),

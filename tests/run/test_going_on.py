@@ -269,15 +269,6 @@ def test_a_kill_between_two_files_of_a_longer_run_loses_nothing(
     assert untimed(tmp_path) == untimed(longer[0])
 
 
-def test_a_longer_run_looked_at_its_clients_as_often(tmp_path):
-    looked = {"data__held_out": 0.2, "clients_every": 10}
-    ran(tmp_path / "one", rounds=15, **looked)
-    ran(tmp_path / "one", rounds=20, **looked)
-    ran(tmp_path / "two", rounds=20, **looked)
-    found = [(tmp_path / name / "clients.csv").read_bytes() for name in ("one", "two")]
-    assert found[0] == found[1]
-
-
 HALF = """
 import flax.linen as nn
 import jax.numpy as jnp

@@ -19,7 +19,6 @@ from tests.run.configs import (
     numbers,
     ran,
     refused,
-    signalled,
     stop_at,
 )
 
@@ -50,19 +49,6 @@ def test_a_run_stopped_by_a_signal_resumes_exactly(whole, tmp_path, monkeypatch)
     ran(tmp_path)
     rows, kept = numbers(tmp_path)
     assert rows == numbers(whole)[0] and kept[-1] == numbers(whole)[1][-1]
-
-
-def test_a_run_that_is_asked_to_save_does_so_and_goes_on(whole, tmp_path, monkeypatch):
-    came, saved, save = signalled(4, monkeypatch, signal.SIGUSR1), [], checkpoint.save
-
-    def noted(folder, number, *rest, **more):
-        saved.append(number)
-        save(folder, number, *rest, **more)
-
-    monkeypatch.setattr(checkpoint, "save", noted)
-    ran(tmp_path)
-    assert sorted({*saved}) == sorted({came[0], 3, 6, 9, 12})
-    assert numbers(tmp_path) == numbers(whole)
 
 
 def full_at(monkeypatch, *rounds):

@@ -20,7 +20,6 @@ KEYS = {
     "rounds": 6,
     "eval_every": 2,
     "checkpoint_every": 2,
-    "clients_every": 4,
     "data__held_out": 0.25,
     "data__partition": "dirichlet",
     "data__clients": 12,
@@ -80,12 +79,10 @@ def by_hand(params, setup, client):
 
 
 @pytest.mark.slow
-def test_views_are_what_one_computes_by_hand(tmp_path):
+def test_the_table_of_clients_is_what_one_computes_by_hand(tmp_path):
     config = config_with(**KEYS)
     summary = run(config, tmp_path, say=quiet)
-    rows = table_in(tmp_path, "clients.csv")
-    assert [row["round"] for row in rows] == ["4", "6"]
-    each = table_in(tmp_path, "clients_last.csv")
+    each, last = table_in(tmp_path, "clients.csv"), table_in(tmp_path)[-1]
     params, setup = load_params(tmp_path), prepare(config)
     assert len(each) == 12
     for client, row in enumerate(each):
@@ -94,23 +91,14 @@ def test_views_are_what_one_computes_by_hand(tmp_path):
     accuracy = [float(row["accuracy"]) for row in each]
     assert summary["clients_accuracy"] == pytest.approx(np.mean(accuracy))
     assert summary["clients_accuracy_worst_tenth"] == pytest.approx(min(accuracy))
-    assert float(rows[-1]["clients_accuracy"]) == pytest.approx(np.mean(accuracy))
-
-
-@pytest.mark.slow
-def test_a_private_run_marks_what_its_clients_measured(tmp_path):
-    run(config_with(**KEYS | NOISY), tmp_path, say=quiet)
-    names = {path.name for path in (tmp_path / "simulator").iterdir()}
-    assert names == {"clients.csv", "clients_last.csv"}
-    assert not names & {path.name for path in tmp_path.iterdir()}
-    assert "clients_accuracy" in read_json(tmp_path / "simulator.json")
-    summary = read_json(tmp_path / "summary.json")
-    assert not any(name.startswith("clients_") for name in summary)
+    for name in ("bytes_up", "bytes_down"):
+        total = sum(int(row[name]) for row in each)
+        assert total == int(last[f"{name}_total"]) == summary[f"{name}_total"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("private", [False, True])
-def test_clients_have_the_names_of_owners_unless_they_are_private(tmp_path, private):
+def test_a_private_run_keeps_what_its_clients_are_from_the_public(tmp_path, private):
     table(tmp_path / "own.npz", 0)
     with np.load(tmp_path / "own.npz") as arrays:
         owners = np.array(["Cyrano", "Annabel", "Boris"] * 20)
@@ -118,15 +106,17 @@ def test_clients_have_the_names_of_owners_unless_they_are_private(tmp_path, priv
     keys = KEYS | {"data__name": "npz/own", "data__partition": "natural"}
     keys |= {"data__clients": 3, "cohort__size": 2, "cohort__dropout": 0.1}
     more = NOISY | {"data__classes": 3} if private else {}
-    run(config_with(**keys | more), tmp_path / "run", str(tmp_path), say=quiet)
-    place = "simulator/" * private
-    for name in ("clients_last.csv", "participation.csv"):
-        rows = table_in(tmp_path / "run", f"{place}{name}")
-        found = [row.get("name") for row in rows]
-        names = [None] * 3 if private else ["Annabel", "Boris", "Cyrano"]
-        assert found == names, name
-    texts = [p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()]
+    place = tmp_path / "run"
+    run(config_with(**keys | more), place, str(tmp_path), say=quiet)
+    rows = table_in(place / ("simulator" if private else ""), "clients.csv")
+    names = [None] * 3 if private else ["Annabel", "Boris", "Cyrano"]
+    assert [row.get("name") for row in rows] == names
+    assert all(int(row["answered"]) <= int(row["asked"]) for row in rows)
+    texts = [p.read_bytes() for p in place.rglob("*") if p.is_file()]
     assert any(b"Annabel" in text for text in texts) != private
+    assert (place / "clients.csv").exists() != private
+    shown = read_json(place / "summary.json")
+    assert ("clients_accuracy" in shown) != private
 
 
 def test_training_is_on_what_is_left():

@@ -8,7 +8,7 @@ import pytest
 
 from fl_sketch import algorithms, data, engine, sketch
 from fl_sketch.core.protocols import Server
-from fl_sketch.engine import still
+from fl_sketch.engine import first_row
 from fl_sketch.run import simulate
 from fl_sketch.transforms import local
 from tests.refusals import refused
@@ -31,11 +31,11 @@ def loss(params, x):
     ).sum()
 
 
-def standing(trains, optimizer=optax.sgd(0.1), steps=1):  # noqa: B008
+def unmoved(trains, optimizer=optax.sgd(0.1), steps=1):  # noqa: B008
     of_part, start, _ = local.only(loss, PARAMS, trains)
     work, server = local.sgd_steps(of_part, optimizer), Server(start, (), (), 0)
     sizes = {"steps": steps, "batch": 5}
-    return still.standing(work, server, CLIENTS.examples, **sizes)
+    return first_row.unmoved(work, server, CLIENTS.examples, **sizes)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def standing(trains, optimizer=optax.sgd(0.1), steps=1):  # noqa: B008
     ],
 )  # fmt: skip
 def test_parts_are_named_that_no_step_moves(trains, found):
-    assert standing(trains) == found
+    assert unmoved(trains) == found
 
 
 def simulated(trains, **more):

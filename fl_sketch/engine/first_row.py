@@ -1,10 +1,11 @@
-"""Finds arrays that should train and do not move.
+"""A look at the first row of a run, for mistakes in what trains.
 
-Under a sketch the server moves every number, so that its parameters show nothing. A
-client's local work does: an array whose update is zero in every number does not train,
-because the loss does not depend on it, or an optimizer leaves it out.
+Under a sketch the server moves every entry, so that its parameters show nothing. A
+client's local work does: an array whose update is all zeros does not train, because the
+loss does not depend on it, or an optimizer leaves it out.
 """
 
+import warnings
 from typing import Any
 
 import jax
@@ -23,11 +24,11 @@ class StandsStill(RuntimeError):
     """Something should train, and does not move."""
 
 
-class RequireMoving(Callback):
-    """Ends a run at its first row if a client's work leaves out what should train.
+class FirstRow(Callback):
+    """Warns of a loss that is not finite, and raises if a chosen part does not move.
 
-    A model that trains as a whole may have arrays that it does not use, and nothing of
-    a private run may depend on its clients' data. These are not looked at.
+    A model that trains as a whole may have arrays that it does not use. Of a private
+    run nothing is looked at, since nothing may depend on its clients' data.
     """
 
     def __init__(self, experiment: Experiment, examples: Any):
@@ -37,12 +38,17 @@ class RequireMoving(Callback):
     def on_row(self, row, progress) -> None:
         """Raises `StandsStill`."""
         experiment, done = self._experiment, row["round"]
-        if done > experiment.every or not experiment.constants or experiment.private:
+        if done > experiment.every or experiment.private:
             return
+        if not np.isfinite(loss := row.get("train_loss", 0.0)):
+            reason = "examples may not be finite, or a rate is too large"
+            warnings.warn(f"train_loss={loss} in round {done}: {reason}", stacklevel=2)
         local = experiment.algorithm(experiment.hyperparameters, 0.0).local
-        steps, batch, _ = experiment.local
-        sizes = {"steps": steps, "batch": batch}
-        if names := standing(local, progress.state.server, self._examples, **sizes):
+        steps, batch = experiment.local.steps, experiment.local.batch
+        server, examples = progress.state.server, self._examples
+        if experiment.constants and (
+            names := unmoved(local, server, examples, steps=steps, batch=batch)
+        ):
             msg = (
                 f"no update of {', '.join(names)} after round {done}: the loss does "
                 "not depend on it, or an optimizer leaves it out"
@@ -50,40 +56,39 @@ class RequireMoving(Callback):
             raise StandsStill(msg)
 
 
-def standing(
+def unmoved(
     local: Local, server: Server, examples: Any, *, steps: int, batch: int
 ) -> list[str]:
     """Returns the names of arrays that a client's work does not move.
 
     A vector counts only if no other array of its layer moves: the gradient of a bias
-    may be nothing but rounding. Of work whose update is no tree like the parameters,
-    nothing is said.
+    may be nothing but rounding. An update with another structure than the parameters
+    is not looked at.
     """
     count = len(jax.tree.leaves(examples)[0])
     places = np.linspace(0, count - 1, steps * batch).astype(int).reshape(steps, batch)
     batches = jax.tree.map(lambda leaf: np.asarray(leaf)[places], examples)
 
     @jitted
-    def moved(server, batches):
+    def work(server, batches):
         keys, client = round_keys(jax.random.key(0), 0, 0), local.init(server.params)
-        update = local.run(server, client, batches, keys).update
-        if jax.tree.structure(update) != jax.tree.structure(server.params):
-            return server, None
-        after = jax.tree.map(jnp.subtract, server.params, update)
-        flags = jax.tree.map(lambda leaf: jnp.any(leaf != 0), update)
-        return server._replace(params=after), flags
+        return local.run(server, client, batches, keys).update
 
-    # Where one of two factors begins at zero, as lora's, the other moves in a second
-    # piece of work.
-    server, first = moved(server, batches)
-    if first is None:
-        return []
-    flags = jax.tree.map(jnp.logical_or, first, moved(server, batches)[1])
-    named = [*named_leaves(jax.device_get(flags))]
+    # Of two factors one may begin at zero, as lora's. The other moves in a second work.
+    moved: dict[str, bool] = {}
+    for _ in range(2):
+        update = work(server, batches)
+        if jax.tree.structure(update) != jax.tree.structure(server.params):
+            return []
+        for name, leaf in named_leaves(update):
+            moved[name] = moved.get(name, False) or bool(jnp.any(leaf != 0))
+        after = jax.tree.map(jnp.subtract, server.params, update)
+        server = server._replace(params=after)
     vectors = {name for name, leaf in named_leaves(server.params) if leaf.ndim < 2}
-    layers = {name.rpartition("/")[0] for name, flag in named if flag}
+    layers = {name.rpartition("/")[0] for name in moved if moved[name]}
     return [
         name or "params"
-        for name, flag in named
-        if not flag and not (name in vectors and name.rpartition("/")[0] in layers)
+        for name in moved
+        if not moved[name]
+        and not (name in vectors and name.rpartition("/")[0] in layers)
     ]
