@@ -202,7 +202,7 @@ def guarantee_of(
     d: int,
     sizes: Collection[int],
     *,
-    dealt: str,
+    partition: str,
     noise_multiplier: float = 0.0,
 ) -> Guarantee | None:
     """Returns a config's privacy guarantee; None: nothing is bounded.
@@ -212,7 +212,7 @@ def guarantee_of(
       traffic: that of a client in a round.
       d: the number of the model's parameters.
       sizes: how many examples each client has.
-      dealt: how they are dealt: if it is equal, so are the clients.
+      partition: a name of who has which: if it is equal, so are the clients.
       noise_multiplier: z; 0: that of the config, or the least for its target.
     """
     protection, own, client = protection_of(config), config.privacy, config.client
@@ -252,7 +252,7 @@ def guarantee_of(
             unit=own.unit,
             randomness=RANDOMNESS[own.randomness],
             public=config.data.public,
-            partition=dealt if protection.private else "",
+            partition=partition if protection.private else "",
         )
 
 

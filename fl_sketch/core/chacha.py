@@ -49,11 +49,7 @@ def key_of(secret: bytes) -> jax.Array:
 
 
 def words_of(secret: bytes) -> np.ndarray:
-    """Returns the words of the key of 32 bytes, uint32 [8].
-
-    Raises:
-      ValueError: for another number of bytes.
-    """
+    """Returns the words of the key of 32 bytes, uint32 [8]."""
     if len(secret) != KEY_BYTES:
         msg = f"Expected a secret of {KEY_BYTES} bytes, got {len(secret)}."
         raise ValueError(msg)

@@ -49,12 +49,7 @@ def named_leaves(tree: Tree) -> list[tuple[str, jax.Array]]:
 
 
 def require_floats(tree: Tree) -> None:
-    """Raises unless `tree` is a non-empty pytree of floats that can be sketched.
-
-    Raises:
-      TypeError: for a leaf that is not a float array of at most 32 bits.
-      ValueError: for a tree without numbers, or with more than int32 can count.
-    """
+    """Raises unless `tree` is a non-empty pytree of floats that can be sketched."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     total = 0
     for path, leaf in leaves:
@@ -82,10 +77,6 @@ def size(like: Like) -> int:
 
     >>> size(7), size({"w": jnp.zeros((2, 3)), "b": jnp.zeros(3)})
     (7, 9)
-
-    Raises:
-      TypeError, ValueError: for an update that `require_floats` refuses, or a length
-        below 1 or above `LARGEST`.
     """
     if is_length(like):
         if not 0 < like <= LARGEST:

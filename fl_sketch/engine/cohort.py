@@ -55,22 +55,20 @@ class Sampler:
     """A way to draw cohorts, and what an accountant must know of it.
 
     Attributes:
-      draw: `(key) -> Cohort`; if it is timed, `(key, number of the round) -> Cohort`.
+      draw: `(key) -> Cohort`.
       sampling: its name in `privacy.accounting`; empty: no accountant knows it.
       size: the expected number of clients in a round.
       weight: the sum of all clients' weights; None: unknown.
-      timed: whether cohorts depend on the number of the round.
       whole: whether all clients answer in every round.
       repeats: whether a client may be drawn twice for a round.
       dropout: whether a client that is drawn may not answer.
     """
 
-    draw: Callable[..., Cohort]
+    draw: Callable[[Key], Cohort]
     sampling: str
     population: int
     size: float
     weight: jax.typing.ArrayLike | None = None
-    timed: bool = False
     whole: bool = False
     repeats: bool = False
     dropout: bool = False
@@ -80,11 +78,10 @@ class Sampler:
         """The number of places of a cohort, the same in every round."""
         return jax.eval_shape(lambda: self(jax.random.key(0))).ids.size
 
-    def __call__(self, key: Key, number: jax.typing.ArrayLike = 0) -> Cohort:
-        """Returns the cohort of a round, of its key and its number."""
+    def __call__(self, key: Key) -> Cohort:
+        """Returns the cohort of a round, of its key."""
         weight = None if self.weight is None else jnp.float32(self.weight)
-        drawn = self.draw(key, number) if self.timed else self.draw(key)
-        return drawn._replace(population=weight)
+        return self.draw(key)._replace(population=weight)
 
 
 def of_round(
@@ -95,9 +92,7 @@ def of_round(
     Args:
       sampler: a sampler, or a function of the round's key.
     """
-    drawn_by = cohort_key(key, number)
-    timed = isinstance(sampler, Sampler)
-    return sampler(drawn_by, number) if timed else sampler(drawn_by)
+    return sampler(cohort_key(key, number))
 
 
 def _alike(draw, sampling: str, population: int, size: float, **facts) -> Sampler:
@@ -196,15 +191,13 @@ def with_dropout(sampler: Sampler, dropout: float) -> Sampler:
     """
     validate.below_one(dropout=dropout)
 
-    def draw(key, number):
+    def draw(key):
         key_cohort, key_drop = jax.random.split(key)
-        cohort = sampler(key_cohort, number)
+        cohort = sampler(key_cohort)
         stays = jax.random.bernoulli(key_drop, 1 - dropout, cohort.weights.shape)
         return cohort.answering(cohort.weights * stays)
 
-    return dataclasses.replace(
-        sampler, draw=draw, timed=True, whole=False, dropout=True
-    )
+    return dataclasses.replace(sampler, draw=draw, whole=False, dropout=True)
 
 
 def weighted(
@@ -223,8 +216,8 @@ def weighted(
         of those that answer.
     """
 
-    def draw(key, number):
-        cohort = sampler(key, number)
+    def draw(key):
+        cohort = sampler(key)
         weights = cohort.weights * weight_of(cohort.ids)
         if average is None:
             return cohort.answering(weights)
@@ -232,9 +225,7 @@ def weighted(
         return Cohort(cohort.ids, weights, total, cohort.asked)
 
     weight = None if average is None else sampler.population * average
-    return dataclasses.replace(
-        sampler, draw=draw, sampling="", weight=weight, timed=True
-    )
+    return dataclasses.replace(sampler, draw=draw, sampling="", weight=weight)
 
 
 def _equal_weights(ids: jax.Array) -> Cohort:

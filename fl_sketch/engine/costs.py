@@ -66,10 +66,6 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
     Args:
       params: the model, or its shapes.
       batches: those of one client in a round, or their shapes, [steps, batch, ...].
-
-    Raises:
-      TypeError, ValueError: in one line, for a channel that no network can hold, or a
-        message that the mechanism refuses.
     """
     bits: list[tuple[Any, int]] = []
 
@@ -138,9 +134,6 @@ def prices(
       rounds: the number of rounds of the run.
       gap: the average number of rounds between two draws of a client.
       once: the bytes of the arrays that do not train.
-
-    Raises:
-      ValueError: for a way that does not exist.
     """
     validate.one_of(DOWNLOADS, download=download)
     server = jax.eval_shape(lambda p: initial_server(algorithm, p), params)[0]

@@ -27,7 +27,7 @@ from fl_sketch.engine.cohort import Sampler, weighted
 from fl_sketch.engine.costs import Traffic
 from fl_sketch.engine.mesh import chunk_size, layout
 from fl_sketch.engine.prices import Prices
-from fl_sketch.engine.round import State, initial_state
+from fl_sketch.engine.round import State, client_bytes, initial_state
 from fl_sketch.privacy.guarantee import Guarantee
 
 MOST = 4096  # rounds of one call of a program
@@ -163,6 +163,12 @@ class Experiment:
             gap=self.clients.population / self.cohort.size,
             once=0 if self.elsewhere else size_of(self.constants),
         )
+
+    @property
+    def client_state_bytes(self) -> int:
+        """The bytes of the states of all clients."""
+        silent = self.algorithm(self.hyperparameters, 0.0)
+        return client_bytes(silent, self.params) * self.clients.population
 
     @functools.cached_property
     def clients_at_once(self) -> int:

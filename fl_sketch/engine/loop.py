@@ -23,9 +23,9 @@ from fl_sketch.engine import multiprocess, programs, rounds
 from fl_sketch.engine.clients import Client
 from fl_sketch.engine.costs import Traffic
 from fl_sketch.engine.experiment import MOST, Experiment
-from fl_sketch.engine.ledger import Ledger
+from fl_sketch.engine.ledger import Ledger, empty
 from fl_sketch.engine.prices import Prices
-from fl_sketch.engine.recorder import Known, Recorder, Row, of_point
+from fl_sketch.engine.recorder import Recorder, Row, of_point
 from fl_sketch.engine.round import Report, State
 from fl_sketch.engine.rounds import Advance, Seal
 from fl_sketch.privacy.guarantee import RANDOMNESS
@@ -251,14 +251,9 @@ def initial(experiment: Experiment, roots: Roots) -> Progress:
 
 def recorder(experiment: Experiment) -> Recorder:
     """Returns the record of a run that has not begun."""
-    sampler = experiment.cohort
-    known = Known(
-        experiment.prices,
-        sampler.population,
-        experiment.guarantee,
-        absences=sampler.dropout,
-    )
-    return Recorder.new(known, experiment.every)
+    book = empty(experiment.cohort.population)
+    promise, absences = experiment.guarantee, experiment.cohort.dropout
+    return Recorder(experiment.every, experiment.prices, book, promise, absences)
 
 
 def _sealing(roots: Roots, lineage: list[str], data: str, callbacks) -> Seal:

@@ -50,9 +50,6 @@ def require_same(values: Callable[[], Mapping[str, str]]) -> None:
     """Raises in all processes unless they have the same `values()`, texts by name.
 
     Call it before anything is compiled. Only several processes read `values`.
-
-    Raises:
-      ValueError: with the first name whose value differs from that in process 0.
     """
     if not several():
         return

@@ -19,9 +19,6 @@ def plan_of(
     Args:
       traffic: that of the algorithm with this mechanism.
       relation: the relation of neighbours, one of `accounting.RELATIONS`.
-
-    Raises:
-      ValueError: in one line, for a run that no accountant here can count.
     """
     _refuse(mechanism, sampler, traffic, relation)
     integers = mechanism.integers and mechanism.integers.of(traffic.sent)

@@ -8,12 +8,12 @@ run it is for the simulator only: `workdir.rows` says which columns may be publi
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
-from fl_sketch.engine.ledger import Ledger, empty, record
+from fl_sketch.engine.ledger import Ledger, record
 from fl_sketch.engine.prices import Prices
 from fl_sketch.engine.round import Report
 from fl_sketch.privacy.guarantee import Guarantee
@@ -27,46 +27,31 @@ OF_CLIENTS = ("train_", "mechanism_")  # columns of diagnostics begin so
 ROOM = 16  # rounds that a record has room for at first; it doubles
 
 
-class Known(NamedTuple):
-    """What rows need that is the same in all rounds.
-
-    Attributes:
-      guarantee: None: no message is bounded.
-      absences: whether clients may be absent, so that rows say how many answered.
-    """
-
-    prices: Prices
-    population: int
-    guarantee: Guarantee | None = None
-    absences: bool = False
-
-    @property
-    def private(self) -> bool:
-        """Whether there is noise."""
-        return bool(self.guarantee and self.guarantee.private)
-
-
 @dataclasses.dataclass
 class Recorder:
     """The record of one run.
 
     Attributes:
       every: the number of rounds from row to row.
+      guarantee: None: no message is bounded.
+      absences: whether clients may be absent, so that rows say how many answered.
       recent: each diagnostic and released number in the rounds since the last row, NaN
         where no client answered; float32, with room for the rounds so far.
       diverged: the first round, from one, whose loss was not finite; 0: none.
     """
 
-    known: Known
     every: int
+    prices: Prices
     ledger: Ledger
+    guarantee: Guarantee | None = None
+    absences: bool = False
     recent: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     diverged: int = 0
 
-    @classmethod
-    def new(cls, known: Known, every: int) -> "Recorder":
-        """Returns the record of a run that has not begun."""
-        return cls(known, every, empty(known.population))
+    @property
+    def private(self) -> bool:
+        """Whether there is noise."""
+        return bool(self.guarantee and self.guarantee.private)
 
     def record(self, number: int, report: Report) -> float:
         """Records round `number`, from zero; returns its training loss.
@@ -74,7 +59,7 @@ class Recorder:
         Of a private run that is NaN: only the simulator's columns may have it.
         """
         shown = report.simulator_only
-        record(self.ledger, self.known.prices, number, shown)
+        record(self.ledger, self.prices, number, shown)
         answered = bool(shown.answered.any())
         # A client's `loss` overwrites a `train_loss` that it measured for release.
         for name in sorted(shown.diagnostics, reverse=True):
@@ -83,7 +68,7 @@ class Recorder:
         for name, value in report.released.items():
             self._note(number, name, value)
         # What clients measured must not show or decide anything in a private run.
-        if self.known.private or not answered or "loss" not in shown.diagnostics:
+        if self.private or not answered or "loss" not in shown.diagnostics:
             return np.nan
         loss = float(shown.diagnostics["loss"])
         self.lose(number + 1, loss)
@@ -98,12 +83,13 @@ class Recorder:
 
     def row(self, done: int, measured: Mapping[str, Any]) -> Row:
         """Returns the row after so many rounds, with what was measured of the model."""
-        known, book = self.known, self.ledger
+        guarantee, book = self.guarantee, self.ledger
         of_clients = [name for name in self.recent if name.startswith(OF_CLIENTS)]
         released = [name for name in self.recent if name not in of_clients]
         if both := {*measured} & {*released}:
             msg = "Expected look without columns that a mechanism releases, got "
             raise ValueError(msg + f"{', '.join(sorted(both))}.")
+        absences = {name: int(getattr(book, name).sum()) for name in ABSENCES}
         of_clients.sort(key=lambda name: name != "train_loss")
         row: Row = {
             "round": done,
@@ -112,12 +98,11 @@ class Recorder:
             **{name: mean_of_finite(self.recent[name]) for name in released},
             "bytes_up_total": int(book.up.sum()),
             "bytes_down_total": int(book.down.sum()),
-            **self._absences(),
-            "epsilon": known.guarantee and known.guarantee.epsilon(done),
+            **(absences if self.absences else {}),
+            "epsilon": guarantee and guarantee.epsilon(done),
         }
-        if known.guarantee and known.private:
-            row |= {"delta": known.guarantee.delta}
-            row |= {"randomness": known.guarantee.randomness}
+        if guarantee and guarantee.private:
+            row |= {"delta": guarantee.delta, "randomness": guarantee.randomness}
         return row
 
     def forget(self) -> None:
@@ -146,7 +131,7 @@ class Recorder:
     def _mean(self, name: str) -> float:
         """Returns the mean of a diagnostic; NaN if a loss was lost that may be seen."""
         values = self.recent[name]
-        if name == column_of("loss") and not self.known.private and LOST in values:
+        if name == column_of("loss") and not self.private and LOST in values:
             return np.nan
         return mean_of_finite(values)
 
@@ -158,12 +143,6 @@ class Recorder:
             values = np.pad(values, (0, more), constant_values=np.nan)
             self.recent[name] = values
         values[place] = value
-
-    def _absences(self) -> Row:
-        if not self.known.absences:
-            return {}
-        book = self.ledger
-        return {"asked": int(book.asked.sum()), "answered": int(book.answered.sum())}
 
 
 def column_of(diagnostic: str) -> str:

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from fl_sketch.config import inputs, parse, privacy
+from fl_sketch.config import inputs, privacy
 from fl_sketch.core import plugins, pretrained, secret
 from fl_sketch.core.mappings import flat
 from fl_sketch.core.platforms import versions
@@ -30,7 +30,6 @@ from fl_sketch.network.messages import Message
 from fl_sketch.network.policy import Budget, Refused, SitePolicy
 from fl_sketch.network.programs import Programs
 from fl_sketch.network.site import Part
-from fl_sketch.run import setup as setups
 from fl_sketch.run.setup import Setup, prepare
 from fl_sketch.transforms.trains import ALL as ALL_TRAIN
 from fl_sketch.workdir import secrets
@@ -72,7 +71,7 @@ def of_coordinator(config: ConfigDict, splits: Splits) -> Setup:
     require_possible(config)
     blank = Examples(*(np.zeros_like(part[:1]) for part in splits.test))
     known = splits._replace(train=blank, owners=None, learnt=())
-    return setups.of_splits(config, known, elsewhere=True)
+    return prepare(config, splits=known, elsewhere=True)
 
 
 def programs_of(setup: Setup) -> Programs:
@@ -106,13 +105,12 @@ def split(
     Files that exist stay as they are. Returns the data set, of which the coordinator
     keeps the test data alone; `allows` are further keys of each site.toml.
     """
-    parse.check(config)
     require_possible(config)
     setup = prepare(config, data_dir)
     if where := needs_model(config):
         path = config.model[where].removeprefix(pretrained.PREFIX)
         allows = {"model": str(pathlib.Path(path).absolute()), **allows}
-    shares, train = setup.dealt(setup.config.seed)[0], setup.splits.train
+    shares, train = setup.partition(setup.config.seed)[0], setup.splits.train
     places = {name: folder / name for name in names}
     for client, place in enumerate(places.values()):
         place.mkdir(parents=True, exist_ok=True)
@@ -233,7 +231,7 @@ def _prepared(
     parts = (np.zeros((1, *shape), kind) for kind, *shape in json.loads(shapes))
     blank, said = Examples(*parts), ConfigDict(json.loads(config))
     own = {"elsewhere": True, "noise_multiplier": noise}
-    setup = setups.of_splits(said, Splits("site", blank, blank, classes), **own)
+    setup = prepare(said, splits=Splits("site", blank, blank, classes), **own)
     return setup, programs_of(setup)
 
 

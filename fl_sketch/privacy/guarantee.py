@@ -33,7 +33,7 @@ class Guarantee(NamedTuple):
       unit: "client" or "example".
       randomness: "system", or "simulated" if all noise follows from the seed.
       public: whether the data are public, so that no client has to be protected.
-      partition: how examples are dealt to clients: if it is equal, so are the clients.
+      partition: a name of which client has which examples.
         A digest of the shares would confirm guesses about a label that decides them.
       secret: a check value of the secret from which noise is drawn; empty: none.
     """

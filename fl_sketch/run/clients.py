@@ -31,7 +31,7 @@ def write(setup: Setup, folder: pathlib.Path, result: Result) -> dict[str, float
     if config.data.partition == "natural" and names and not experiment.private:
         assert owners is not None
         columns["name"] = np.array([names[owner] for owner in np.unique(owners)])
-    found, held = {}, setup.dealt(config.seed)[1]
+    found, held = {}, setup.partition(config.seed)[1]
     if config.data.held_out:
         loss = setup.loss(setup.numbers)
 

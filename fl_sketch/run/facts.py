@@ -9,7 +9,6 @@ from fl_sketch.config import build
 from fl_sketch.config.build import source_of
 from fl_sketch.config.privacy import protection_of
 from fl_sketch.core import pretrained, trees
-from fl_sketch.engine.round import client_bytes
 from fl_sketch.models import huggingface
 from fl_sketch.run.folder import About
 from fl_sketch.run.setup import Setup
@@ -27,7 +26,6 @@ def facts_of(setup: Setup) -> dict[str, Any]:
     """Returns what is known of a run before it is compiled, for its summary."""
     config, experiment = setup.config, setup.experiment
     traffic, prices, d = experiment.traffic, experiment.prices, experiment.d
-    row = client_bytes(setup.algorithm(setup.numbers, 0.0), setup.params)
     leaves = jax.tree.leaves_with_path(setup.parts.frozen.tree if setup.parts else ())
     parameters = (leaf for path, leaf in leaves if lora.SCALE not in str(path[-1]))
     frozen, sent = sum(leaf.size for leaf in parameters), sum(traffic.sent)
@@ -49,7 +47,7 @@ def facts_of(setup: Setup) -> dict[str, Any]:
         "bytes_down_to_follow": prices.follow.missed + prices.follow.always,
         **({"bytes_down_once": prices.once} if prices.once else {}),
         "bytes_up_planned": traffic.bits_up and -(-traffic.bits_up // 8),
-        "client_state_bytes": row * config.data.clients,
+        "client_state_bytes": experiment.client_state_bytes,
         "kept_updates": "a chunk" if passes == 1 else "the whole cohort",
         "seed": config.seed,
         "metrics": list(setup.metrics),

@@ -111,11 +111,7 @@ class Folder(Callback):
         return multiprocess.from_first(make(self.workdir) if self.workdir else b"")
 
     def on_plan(self, experiment: Experiment, roots: Roots) -> Roots:
-        """Returns the roots with the secret with which the run began.
-
-        Raises:
-          ValueError: for a folder without it, or with rounds that count otherwise.
-        """
+        """Returns the roots with the secret with which the run began."""
         if not self._private:
             return roots
         new, guarantee = secret.of_roots(roots), experiment.guarantee
@@ -301,10 +297,6 @@ class Folder(Callback):
         """Returns the end of a run that has ended before, and all its rows.
 
         The folder stays as it is.
-
-        Raises:
-          ValueError: without the checkpoint of its last round. An earlier one would be
-            gone on from, and its rounds released once more.
         """
         assert self.workdir and self.ended
         progress = beginning(self._experiment, roots)

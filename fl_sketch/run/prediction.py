@@ -21,10 +21,6 @@ def predict(trained: Trained, inputs: Sequence[str] | np.ndarray) -> np.ndarray:
     Args:
       inputs: texts; or an array [n, ...] as the data set has its inputs. Bytes are
         pixels from 0 to 255. Digits of scikit-learn must be divided by 16.
-
-    Raises:
-      ValueError, TypeError: in one line, for inputs that the model does not take, or a
-        model of another kind.
     """
     if trained.of_places:
         msg = f"Expected a model with one class for an input, got {trained.outputs} "

@@ -35,9 +35,6 @@ def connected(
         out from SLURM, GKE, Open MPI or the TPU pod.
       num_processes: the number of all processes.
       process_id: the number of this process among them, from zero.
-
-    Raises:
-      ValueError: in one line, for arguments that no run of several can have.
     """
     given = coordinator, num_processes, process_id
     if len({value is None for value in given}) > 1:

@@ -79,7 +79,6 @@ def run(
       The contents of summary.json.
 
     Raises:
-      ValueError, TypeError, FileNotFoundError: in one line, before anything runs.
       NotFinite: if the training diverges.
       Stopped: on SIGINT, SIGTERM or SIGHUP, after the progress is saved.
     """

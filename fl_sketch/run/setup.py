@@ -25,7 +25,6 @@ from fl_sketch.data.partition import Partition
 from fl_sketch.engine import multiprocess
 from fl_sketch.engine.evaluate import in_order, make_evaluation
 from fl_sketch.engine.experiment import Experiment, Hyperparameters, LocalWork
-from fl_sketch.engine.round import client_bytes
 from fl_sketch.engine.rounds import arrays_of
 from fl_sketch.models import params_io
 from fl_sketch.privacy.guarantee import Guarantee
@@ -33,7 +32,7 @@ from fl_sketch.transforms.parts import Parts
 from fl_sketch.workdir import secrets
 from fl_sketch.workdir.identity import Identity, everything
 
-DEALING = (  # keys of data by which examples are dealt
+PARTITION = (  # keys of data by which examples are split among clients
     "name", "part", "classes", "clients", "partition", "alpha", "per_client",
     "exponent", "held_out",
 )  # fmt: skip
@@ -73,7 +72,6 @@ class Setup:
     def experiment(self) -> Experiment:
         """The run of the config."""
         config, client = self.config, self.config.client
-        local = LocalWork(client.steps, client.batch, client.batches)
         cohort, save_every = cohort_of(config), config.checkpoint_every
         if self.elsewhere:  # a site may be away, and no round is asked for twice
             cohort, save_every = dataclasses.replace(cohort, dropout=True), 1
@@ -81,14 +79,14 @@ class Setup:
             return Experiment(
                 algorithm=self.algorithm,
                 init=self.init,
-                clients=Clients(self.splits.train, self.dealt(config.seed)[0]),
+                clients=Clients(self.splits.train, self.partition(config.seed)[0]),
                 cohort=cohort,
-                local=local,
+                local=LocalWork(client.steps, client.batch, client.batches),
                 rounds=config.rounds,
                 mesh=self.mesh,
                 hyperparameters=self.numbers,
                 evaluate=self.evaluate,
-                promise=self._promise,
+                promise=self.promise,
                 weighting=config.cohort.weighting,
                 every=config.eval_every,
                 save_every=save_every,
@@ -99,7 +97,11 @@ class Setup:
                 advice=arguments.advice(config),
             )
 
-    def _promise(self, silent: Algorithm, traffic) -> Guarantee | None:
+    def promise(self, silent: Algorithm, traffic) -> Guarantee | None:
+        """Returns the privacy guarantee; None: nothing is bounded."""
+        partition = {name: self.config.data[name] for name in PARTITION}
+        if partition["partition"] != "natural" or partition["held_out"]:
+            partition["seed"] = self._partition_seed(self.config.seed)
         return privacy.guarantee_of(
             self.config,
             silent,
@@ -107,7 +109,7 @@ class Setup:
             self.experiment.cohort,
             trees.size(self.params),
             self.experiment.clients.sizes,
-            dealt=self.dealing(self.config.seed),
+            partition=json.dumps(partition),
             noise_multiplier=self.noise_multiplier,
         )
 
@@ -161,35 +163,22 @@ class Setup:
         found = in_order(found, self.metrics)
         return {name: float(value) for name, value in found.items()}
 
-    @functools.cached_property
-    def dealt(self) -> Callable[[int], tuple[Partition, Partition]]:
-        """`(seed) ->` which client trains on which examples, and holds which back."""
-
-        @functools.lru_cache(maxsize=1)
-        def dealt(seed: int) -> tuple[Partition, Partition]:
-            keys, splits = self.config.data, self.splits
-            if self.elsewhere:
-                starts = np.minimum(np.arange(keys.clients + 1), 1)
-                both = Partition(np.zeros(1, np.int32), starts)
-                return both, both
-            own = self._partition_seed(seed)
-            shares = parse.partition_of(keys, splits.train.targets, own, splits.owners)
-            with section("data"):
-                return held_out(shares, keys.held_out, seed=own)
-
-        return dealt
-
-    def dealing(self, seed: int) -> str:
-        """Returns how the examples are dealt, in words that tell nothing of them."""
-        keys = {name: self.config.data[name] for name in DEALING}
-        drawn = keys["partition"] != "natural" or keys["held_out"]
-        seeds = {"seed": self._partition_seed(seed)} if drawn else {}
-        return json.dumps(keys | seeds)
+    def partition(self, seed: int) -> tuple[Partition, Partition]:
+        """Returns which examples each client trains on, and which it holds back."""
+        keys, splits = self.config.data, self.splits
+        if self.elsewhere:
+            starts = np.minimum(np.arange(keys.clients + 1), 1)
+            both = Partition(np.zeros(1, np.int32), starts)
+            return both, both
+        own = self._partition_seed(seed)
+        shares = parse.partition_of(keys, splits.train.targets, own, splits.owners)
+        with section("data"):
+            return held_out(shares, keys.held_out, seed=own)
 
     def _partition_seed(self, seed: int) -> int:
-        """Returns the seed by which a run deals.
+        """Returns the seed by which examples are split among clients.
 
-        A private run deals examples by a separate seed. Runs with other seeds then have
+        Private runs have a seed of their own for it. Runs with other seeds then have
         the same clients, and their privacy budgets add up.
         """
         if self.config.data.partition_seed >= 0:
@@ -234,7 +223,13 @@ def cohort_of(config: ConfigDict) -> engine.Sampler:
 
 
 def prepare(
-    config: ConfigDict, data_dir: str | None = None, *, mesh: Any = None
+    config: ConfigDict,
+    data_dir: str | None = None,
+    *,
+    mesh: Any = None,
+    splits: datasets.Splits | None = None,
+    elsewhere: bool = False,
+    noise_multiplier: float = 0.0,
 ) -> Setup:
     """Returns the setup of a config, all of it checked and nothing compiled.
 
@@ -242,34 +237,15 @@ def prepare(
       config: a config as `configs/default.py` has it.
       data_dir: the folder of raw data sets.
       mesh: devices that need not exist here; None: those that the config names.
-
-    Raises:
-      ValueError, TypeError: in one line, for what a config may not say.
-      FileNotFoundError: for data that are not there.
+      splits: the data; None: they are read.
+      elsewhere: as `Setup` has it, and the noise multiplier too.
     """
-    parse.check(config)
-    if mesh is None:
-        parse.mesh_of(config.compute)  # refused before data are read
-    free_memory.let_go()
-    # That one client has a NaN must not end a private run, which all would notice.
-    finite = not privacy.protection_of(config).private
-    return of_splits(config, inputs.splits_of(config, data_dir, finite=finite), mesh)
-
-
-def of_splits(
-    config: ConfigDict,
-    splits: datasets.Splits,
-    mesh: Any = None,
-    *,
-    elsewhere: bool = False,
-    noise_multiplier: float = 0.0,
-) -> Setup:
-    """Returns the setup of a config as `prepare` does, with data that were read.
-
-    Further arguments are those of `Setup`.
-    """
-    numbers = parse.check(config)
-    here = mesh or parse.mesh_of(config.compute)
+    numbers, private = parse.check(config), privacy.protection_of(config).private
+    here = mesh or parse.mesh_of(config.compute)  # refused before data are read
+    if splits is None:
+        free_memory.let_go()
+        # That one client has a NaN must not end a private run, which all would notice.
+        splits = inputs.splits_of(config, data_dir, finite=not private)
     privacy.check_data(config, splits)
     config = parse.with_clients(config, splits)
     privacy.check(config)
@@ -279,7 +255,7 @@ def of_splits(
         digests(splits),
         "" if mesh else engine.name_of(here),
         trained_on=build.seen_by_model(config),
-        keyed=privacy.protection_of(config).private,
+        keyed=private,
     )
     # All processes have read the same, before anything is placed on devices.
     multiprocess.require_same(lambda: everything(config.to_dict(), identity))
@@ -292,24 +268,18 @@ def of_splits(
         initial = {n: initial[n] for n in initial if n in split.chosen.wholly}
     known = config, numbers, splits, seen, params, split, Constant(initial)
     setup = Setup(*known, here, identity, noise_multiplier, elsewhere)
-    _require_possible(setup, mesh)
-    return setup
-
-
-def _require_possible(setup: Setup, mesh: Any) -> None:
-    """Raises for what does not fit together, before anything is compiled."""
-    experiment, config = setup.experiment, setup.config
+    experiment = setup.experiment
     with section("compute"):
         experiment.form  # noqa: B018 - where data are to be
     experiment.prices  # noqa: B018 - by the algorithm with its noise
-    bare = setup.algorithm(setup.numbers, 0.0)
-    size = client_bytes(bare, setup.params) * config.data.clients
-    if not mesh and size > (free := free_memory.free(setup.mesh.local_devices)):
+    size = experiment.client_state_bytes
+    if not mesh and size > (free := free_memory.free(here.local_devices)):
         msg = (
             f"the states of all clients have {size / 1e9:.3g} GB, and a device has "
             f"{free / 1e9:.3g} GB free"
         )
         raise ValueError(msg)
+    return setup
 
 
 def from_config(config: ConfigDict, data_dir: str | None = None) -> Experiment:

@@ -133,9 +133,6 @@ def simulate(
       devices: the devices that share the clients of a round; None: all.
       chunk: the number of clients that a device works on at a time; 0: automatic.
       bar: whether to show a progress bar; None: in terminals and notebooks.
-
-    Raises:
-      TypeError, ValueError: in one line, for arguments that do not fit together.
     """
     validate.at_least_one(rounds=rounds, every=every, checkpoint_every=checkpoint_every)
     checks.require_made_by(Clients, "data.clients", clients=clients)
@@ -278,7 +275,6 @@ def _about(experiment: Experiment, params: Tree, key: Key | Roots, terms: Row) -
     roots, guard, traffic = roots_of(key), algorithm.mechanism, experiment.traffic
     guarantee = experiment.guarantee
     named = {name: np.asarray(leaf) for name, leaf in trees.named_leaves(params)}
-    server = jax.eval_shape(algorithm.server.init, params)
     config = {
         "download": experiment.download,
         "eval_every": experiment.every,
@@ -289,12 +285,7 @@ def _about(experiment: Experiment, params: Tree, key: Key | Roots, terms: Row) -
             **terms,
             "noise_multiplier": guard and float(guard.noise_multiplier),
         },
-        "algorithm": {
-            "channel": player.name_of(algorithm.uplink),
-            "messages": [*traffic.sent],
-            "bits_up": traffic.bits_up,
-            "server": str(jax.tree.structure(server)),  # with names of its state
-        },
+        "algorithm": player.name_of(algorithm.uplink),
         "made_by": DOOR,
         "model": {"digest": params_io.digest(named)},
         "data": {"name": DOOR, "public": False, "clients": clients.population},

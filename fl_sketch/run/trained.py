@@ -98,9 +98,6 @@ def load_trained(folder: str | os.PathLike, plugin: Collection[str] = ()) -> Tra
       folder: the folder.
       plugin: the values FILE.py:NAME that the caller trusts. Loading such a model runs
         the code of its file, and the folder may come from another person.
-
-    Raises:
-      ValueError: in one line, for a folder without a model that can be used.
     """
     place = pathlib.Path(folder).expanduser()
     path = place / FILE

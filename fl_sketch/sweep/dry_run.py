@@ -43,13 +43,7 @@ class Program(NamedTuple):
 
 
 def program_of(group: grid.Group, data_dir: str | None) -> Program:
-    """Returns the program of a group, checked as a run is.
-
-    Raises:
-      ValueError, TypeError, FileNotFoundError: as `prepare` does, for models on several
-        devices, for data that are not on the devices, and for points that do not fit
-        the memory.
-    """
+    """Returns the program of a group, checked as a run is."""
     devices = group.config.compute.model_devices
     if devices != 1:
         msg = (

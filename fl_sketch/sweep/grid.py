@@ -67,10 +67,6 @@ def read_axes(
       over: lines "key=value,value". A comma in brackets belongs to a value, as in
         "adam(b1=0.8, b2=0.9)"; under another flag than "over" every comma does.
       flag: the name of the flag that had the lines.
-
-    Raises:
-      ValueError: in one line, for a line that is no axis of this config, a key or value
-        given twice, a value that its key may not have, no axis, or too many points.
     """
     if not over:
         msg = "Expected at least one --over=KEY=VALUE,VALUE, got none."

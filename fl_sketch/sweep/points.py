@@ -70,7 +70,7 @@ def sweep(
     names, shape = tuple(rows[0]), (len(seeds), len(rows))
     table = np.array([[*row.values()] for row in rows], np.float32)
     publics = jnp.stack([key for key, _ in seeds])
-    data, starts = _dealt(experiment, [partition for _, partition in seeds])
+    data, starts = _partitioned(experiment, [partition for _, partition in seeds])
     owned = None
     if secrets is not None:
         owned = jnp.stack(list(secrets)).reshape(shape)
@@ -99,9 +99,9 @@ def sweep(
                 )
                 # Without a secret, points of a seed share its cohorts and batches.
                 roots = Roots(public, public if secret is None else secret)
-                dealt = data._replace(starts=starts)
+                own_data = data._replace(starts=starts)
                 own = dict(zip(names, row, strict=True))
-                return advance_of(experiment)(own, state, roots, dealt, count)
+                return advance_of(experiment)(own, state, roots, own_data, count)
 
             return _over(at_once, one)(table, seeded, (states, owned))
 
@@ -162,7 +162,7 @@ def sweep(
     return results
 
 
-def _dealt(
+def _partitioned(
     experiment: Experiment, shares: Sequence[Partition]
 ) -> tuple[client_batches.Resident, jax.Array]:
     """Returns the seeds' partitions one after the other, into one set of examples."""

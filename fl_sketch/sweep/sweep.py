@@ -55,7 +55,6 @@ def sweep(
       say: prints a line.
 
     Raises:
-      ValueError, TypeError, FileNotFoundError: in one line, before anything runs.
       Stopped: on SIGINT, SIGTERM or SIGHUP.
     """
     axes = grid.read_axes(config, over)
@@ -91,10 +90,6 @@ def _done(programs: Sequence[Program], folder: Workdir) -> tuple[int, Row | None
     """Returns how many programs are done, and the summary of a sweep that is done.
 
     Other rows are dropped.
-
-    Raises:
-      ValueError: for a sweep that is done without all of its rows, or if nothing counts
-        what private programs released.
     """
     ends = [0, *np.cumsum([one.rows for one in programs]).tolist()]
     done = int(np.searchsorted(ends, len(folder.rows_there()), side="right")) - 1
@@ -176,7 +171,7 @@ def run_program(
     """Runs all points of a program; returns a result for each."""
     group, setup, secrets = one.group, one.setup, None
     experiment = setup.experiment
-    shares = [setup.dealt(seed)[0] for seed in group.seeds]
+    shares = [setup.partition(seed)[0] for seed in group.seeds]
     for own in shares:
         require_sizes(experiment.guarantee, own.sizes)
     if one.private:

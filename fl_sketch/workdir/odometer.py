@@ -59,11 +59,6 @@ def read(folder: str | os.PathLike) -> Entries:
         for name, fields in json.loads(path.read_text()):
             plan = dict(fields["plan"])
             sums = dict(plan.get("integers") or {})
-            unknown = fields.pop("trials", None), sums.pop("granularity", 0)
-            plan.pop("shares", 1)  # of older versions, as these
-            if any(unknown) or plan.pop("noise", "") == "discrete_gaussian":
-                msg = f"Expected Gaussian or Skellam noise in {path}, got another."
-                raise ValueError(msg)
             if sums:
                 sums["lengths"] = tuple(sums["lengths"])
                 plan["integers"] = Integers(**sums)
@@ -144,11 +139,11 @@ def total(entries: Mapping[str, Guarantee]) -> Total | None:
     if len(units) > 1:
         msg = f"Expected one unit of privacy in a folder, got {' and '.join(units)}."
         raise NoTotal(msg)
-    dealt = [one.partition for one in counted]
-    if len({*dealt}) > 1 or (UNNAMED in dealt and len(dealt) > 1):
+    partitions = [one.partition for one in counted]
+    if len({*partitions}) > 1 or (UNNAMED in partitions and len(partitions) > 1):
         msg = "Expected the same partition of the data in all runs, got several"
         named = " or unnamed ones: pass simulate(partition=NAME)"
-        raise NoTotal(msg + named * (UNNAMED in dealt) + ".")
+        raise NoTotal(msg + named * (UNNAMED in partitions) + ".")
     delta = max(one.delta for one in counted)
     relation = composition.common_relation([one.plan for one in counted])
     runs = [

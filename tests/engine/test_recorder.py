@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fl_sketch.engine.costs import Prices
-from fl_sketch.engine.recorder import Known, Recorder
+from fl_sketch.engine.ledger import empty
+from fl_sketch.engine.recorder import Recorder
 from fl_sketch.engine.round import Report, SimulatorOnly
 from fl_sketch.privacy.accounting import Plan
 from fl_sketch.privacy.guarantee import promised
@@ -26,8 +27,7 @@ def report(loss, answered=(True, True), **released):
 
 
 def recorder(guarantee=None, every=2):
-    known = Known(Prices(100), 4, guarantee, absences=True)
-    return Recorder.new(known, every)
+    return Recorder(every, Prices(100), empty(4), guarantee, absences=True)
 
 
 def test_a_row_has_means_of_its_rounds_and_totals_of_all():

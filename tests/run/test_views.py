@@ -66,7 +66,7 @@ def test_a_client_whose_loss_is_no_number_counts_and_one_that_held_nothing_does_
 
 def by_hand(params, setup, client):
     """Returns accuracy and loss of a client, in plain numpy."""
-    train, held = setup.splits.train, setup.dealt(0)[1]
+    train, held = setup.splits.train, setup.partition(0)[1]
     kernel, bias = (np.array(params["dense"][name]) for name in ("kernel", "bias"))
     x = train.inputs.reshape(len(train.inputs), -1)
     y = np.asarray(train.targets)
@@ -121,7 +121,7 @@ def test_a_private_run_keeps_what_its_clients_are_from_the_public(tmp_path, priv
 
 def test_training_is_on_what_is_left():
     setup = prepare(config_with(data__held_out=0.25))
-    kept, held = setup.dealt(0)
+    kept, held = setup.partition(0)
     np.testing.assert_array_equal(
         setup.experiment.clients.partition.indices, kept.indices
     )

@@ -120,16 +120,18 @@ def test_nothing_that_clients_are_told_leads_to_a_key_that_protects():
     assert not chacha.is_secret(prepare(config_with(rounds=2)).roots())
 
 
-def test_examples_of_private_runs_are_dealt_by_a_seed_of_their_own():
-    def dealt(changes, **more):
+def test_examples_of_private_runs_are_split_by_a_seed_of_their_own():
+    def partition(changes, **more):
         setup = prepare(config_with(**changes | more))
-        return setup.dealt(setup.config.seed)[0].indices.tolist()
+        return setup.partition(setup.config.seed)[0].indices.tolist()
 
     public = {"data__clients": 20}
-    assert dealt(PRIVATE) == dealt(PRIVATE, seed=1) == dealt(public, seed=0)
-    assert dealt(PRIVATE, data__partition_seed=1) == dealt(public, seed=1)
-    assert dealt(public, seed=1) != dealt(public, seed=0)
-    assert dealt(public, seed=1, data__partition_seed=0) == dealt(public, seed=0)
+    assert partition(PRIVATE) == partition(PRIVATE, seed=1) == partition(public, seed=0)
+    assert partition(PRIVATE, data__partition_seed=1) == partition(public, seed=1)
+    assert partition(public, seed=1) != partition(public, seed=0)
+    assert partition(public, seed=1, data__partition_seed=0) == partition(
+        public, seed=0
+    )
 
 
 def ended(folder):
