@@ -1,7 +1,6 @@
 """The clients of one device: they work in chunks, and their messages are added up."""
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -79,10 +78,8 @@ class DeviceRound(NamedTuple):
         """Returns the result of a client's local steps."""
         keys = self.keys(slot.id)
         batches = self.fetch(self.data, slot.id, slot.plan, for_batches(keys))
-        with _of_one_mark():
-            return self.algorithm.local.run(
-                self.server, slot.client.local, batches, keys
-            )
+        local = self.algorithm.local
+        return local.run(self.server, slot.client.local, batches, keys)
 
     def turn(self, slot: Slot, work: Work, round: Round) -> tuple[Channel, tuple]:
         """Returns what `player.play` needs of a client: the channel, its arguments."""
@@ -150,26 +147,6 @@ class DeviceRound(NamedTuple):
         start = jax.tree.map(lambda z: varying_like(z, self.weights), zeros(shapes))
         total, kept = jax.lax.scan(visit, start, slices)
         return total, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), kept)
-
-
-@contextlib.contextmanager
-def _of_one_mark() -> Iterator[None]:
-    """Says in one line how a loop of a loss must begin, where jax says it in many.
-
-    What a client computes is marked as its own, and a loop keeps the mark of its first
-    value, which a plain number lacks.
-    """
-    try:
-        yield
-    except TypeError as error:
-        if "{V:" not in str(error):
-            raise
-        what = str(error).partition("\n")[0].partition(" must have")[0]
-        msg = (
-            "Expected loops in the work of a client to start from numbers made of its "
-            f"params or its batch, such as 0 * x.sum(), got a constant ({what})."
-        )
-        raise TypeError(msg) from error
 
 
 def traced(function: Callable, *arguments: Any) -> tuple[Callable, Any]:

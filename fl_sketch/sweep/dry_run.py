@@ -75,7 +75,7 @@ def plan(axes: Sequence[grid.Axis], programs: Sequence[Program], how: str) -> li
     """Returns lines on the `axes` and `programs` of a grid, mapped as `how` says."""
     points = sum(len(program.group.points) for program in programs)
     sizes = " x ".join(f"{len(axis.values)} {axis.key}" for axis in axes)
-    order = "one after the other" if how == "loop" else "together, as memory allows,"
+    order = "one after the other" if how == "loop" else "together"
     lines = [
         f"points: {points} = {sizes}; compiled programs: {len(programs)}; the points "
         f"of a program run {order} on {display.devices(programs[0].setup.mesh.size)}"

@@ -2,14 +2,13 @@
 
 Seeds are the outer axis: points of one seed share its cohorts, batches and sketches,
 which `vmap` then makes once. On a CPU points run one after the other (`lax.map`), since
-convolutions batched by vmap are 2.2 times slower there; elsewhere all at once, or as
-many as the device has memory for.
+convolutions batched by vmap are 2.2 times slower there; elsewhere all at once.
 """
 
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -53,8 +52,7 @@ def sweep(
 ) -> list[Result]:
     """Plays all points; returns a result for each, one seed after the other.
 
-    A point that diverges does not stop the others. Where the device has no memory for
-    all of them at once, the program is compiled again for fewer at a time.
+    A point that diverges does not stop the others.
 
     Args:
       experiment: the run of a point.
@@ -82,40 +80,43 @@ def sweep(
         # What is not swept stays a number: its part is compiled in.
         return {**experiment.hyperparameters, **dict(zip(names, row, strict=True))}
 
+    def over(one: Callable) -> Callable:
+        """Returns `(rows, seeds, own)` for `one` of a point's row, seed and own."""
+
+        def of_all(table, seeded, own):
+            def of_seed(seed, own):
+                return _each(how, lambda row, own: one(row, seed, own), table, own)
+
+            return _each(how, of_seed, seeded, own)
+
+        return of_all
+
     def start(table, seeded):
         def one(row, seed, own):
             del own
             return experiment.start(hyperparameters(row), seed[0])
 
-        return _over((1, 1), one)(table, seeded, ())
+        return over(one)(table, seeded, ())
 
-    def advance_at(at_once: tuple[int, int]) -> Callable:
-        def advance(table, seeded, states, owned, data, done, count):
-            def one(row, seed, own):
-                (public, starts), (state, secret) = seed, own
-                # The same number for all points: what it decides is not batched either.
-                state = state._replace(
-                    server=state.server._replace(round=jnp.int32(done))
-                )
-                # Without a secret, points of a seed share its cohorts and batches.
-                roots = Roots(public, public if secret is None else secret)
-                own_data = data._replace(starts=starts)
-                own = dict(zip(names, row, strict=True))
-                return advance_of(experiment)(own, state, roots, own_data, count)
+    def advance(table, seeded, states, owned, data, done, count):
+        def one(row, seed, own):
+            (public, starts), (state, secret) = seed, own
+            # The same number for all points: what it decides is not batched either.
+            state = state._replace(server=state.server._replace(round=jnp.int32(done)))
+            # Without a secret, points of a seed share its cohorts and batches.
+            roots = Roots(public, public if secret is None else secret)
+            own_data = data._replace(starts=starts)
+            own = dict(zip(names, row, strict=True))
+            return advance_of(experiment)(own, state, roots, own_data, count)
 
-            return _over(at_once, one)(table, seeded, (states, owned))
-
-        return as_argument(advance, constants)
+        return over(one)(table, seeded, (states, owned))
 
     states = jitted(start, out_shardings=same)(table, seeded)
-    program: Any = None
-    for at_once in _fewer_and_fewer(shape if how == "vmap" else (1, 1)):
-        function = jax.jit(advance_at(at_once), donate_argnums=2, out_shardings=same)
-        arguments = table, seeded, states, owned, data, 0, 0, frozen
-        program = compile_program(function.lower(*arguments), experiment.mesh)
-        free_memory.give_back()
-        if _scratch(program) <= free_memory.free(experiment.mesh.local_devices):
-            break
+    function = as_argument(advance, constants)
+    traced = jax.jit(function, donate_argnums=2, out_shardings=same)
+    lowered = traced.lower(table, seeded, states, owned, data, 0, 0, frozen)
+    program = compile_program(lowered, experiment.mesh)
+    free_memory.give_back()
     seconds = time.perf_counter() - begin
 
     def advance(states, done, count):
@@ -175,50 +176,11 @@ def _partitioned(
     return each[0]._replace(indices=indices, starts=None), jnp.stack(starts)
 
 
-def _fewer_and_fewer(at_once: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """Yields how many seeds, and rows of each, to run at once; down to one.
-
-    >>> list(_fewer_and_fewer((3, 4)))
-    [(3, 4), (2, 4), (1, 4), (1, 2), (1, 1)]
-    """
-    yield at_once
-    while at_once != (1, 1):
-        seeds, rows = at_once
-        at_once = (-(-seeds // 2), rows) if seeds > 1 else (1, -(-rows // 2))
-        yield at_once
-
-
-def _scratch(compiled: jax.stages.Compiled) -> float:
-    """Returns the bytes a program takes besides its arguments; 0 if it is unknown."""
-    found = compiled.memory_analysis()
-    if found is None:
-        return 0
-    fresh = found.output_size_in_bytes - found.alias_size_in_bytes
-    return found.temp_size_in_bytes + fresh
-
-
-def _over(at_once: tuple[int, int], one: Callable) -> Callable:
-    """Returns `(rows, seeds, own)` for `one` of a row, a seed and what it owns."""
-    seeds_at_once, rows_at_once = at_once
-
-    def of_seed(table, seed, own):
-        return _each(rows_at_once, lambda row, own: one(row, seed, own), table, own)
-
-    def of_all(table, seeds, own):
-        return _each(
-            seeds_at_once, lambda seed, own: of_seed(table, seed, own), seeds, own
-        )
-
-    return of_all
-
-
-def _each(at_once: int, one: Callable, *all_: Any) -> Any:
-    """Returns `one` of every row of all arguments, so many of them at once."""
-    count = len(jax.tree.leaves(all_)[0])
-    if at_once == count > 1:
+def _each(how: str, one: Callable, *all_: Any) -> Any:
+    """Returns `one` of every row of all arguments, by a map of `MAPS`."""
+    if how == "vmap" and len(jax.tree.leaves(all_)[0]) > 1:
         return jax.vmap(one)(*all_)
-    size = at_once if at_once > 1 else None  # a batch of one is batched all the same
-    return jax.lax.map(lambda each: one(*each), all_, batch_size=size)
+    return jax.lax.map(lambda each: one(*each), all_)
 
 
 def _of(tree: Any, place: int) -> Any:

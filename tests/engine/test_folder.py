@@ -167,7 +167,7 @@ OTHERS = {
     "data": ({"clients": OTHER_TARGETS}, "data"),
     "owners": ({"clients": OTHER_OWNERS}, "partition"),
     "model": ({"params": {"w": PARAMS["w"] + 1}}, "model"),
-    "algorithm": ({"algorithm": EF21}, "the loss, rates"),
+    "algorithm": ({"algorithm": EF21}, "algorithm"),
     "sketch": ({"algorithm": LONGER}, "the loss, rates"),
     "cohort": ({"cohort": 5}, "cohort"),
     "rounds": ({"rounds": 8}, "rounds=7.*rounds=8.*state=run.state"),
