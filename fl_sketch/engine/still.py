@@ -40,8 +40,8 @@ class RequireMoving(Callback):
         if done > experiment.every or not experiment.constants or experiment.private:
             return
         local = experiment.algorithm(experiment.hyperparameters, 0.0).local
-        steps, batch, _ = experiment.local
-        sizes = {"steps": steps, "batch": batch}
+        own = experiment.local
+        sizes = {"steps": own.steps, "batch": own.batch}
         if names := standing(local, progress.state.server, self._examples, **sizes):
             msg = (
                 f"no update of {', '.join(names)} after round {done}: the loss does "
