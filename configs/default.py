@@ -31,10 +31,11 @@ def get_config() -> ConfigDict:
     # 1/2 or 2/2: the first or the second half of its classes, or of its speakers
     config.data.part = "all"
     config.data.clients = 20  # the population; 0, for natural: all owners
-    # iid, dirichlet, mixtures (of classes, equally many examples), label_shards,
-    # classes, power_law, or natural: one client per owner
+    # iid, dirichlet, capped_dirichlet (as NIID-Bench has it), mixtures (of classes,
+    # equally many examples), label_shards, classes, power_law, or natural: one client
+    # per owner
     config.data.partition = "iid"
-    config.data.alpha = 0.5  # of dirichlet and mixtures: smaller is more uneven
+    config.data.alpha = 0.5  # of both dirichlet and mixtures: smaller is more uneven
     config.data.per_client = 2  # shards of label_shards, classes of classes
     config.data.exponent = 1.5  # of power_law
     # the seed of the partition; -1: the run's seed, or 0 in private runs, so that
@@ -48,14 +49,16 @@ def get_config() -> ConfigDict:
     config.data.classes = 0  # number of classes; 0: those of the data
     # mean/deviation for each channel, such as 0.13/0.31; train: of the training set
     config.data.standardise = "none"
-    config.data.augment = "none"  # crop, flip, crop_flip, in training; FILE.py:NAME
+    # crop, flip, crop_flip, reflect_crop_flip, in training; FILE.py:NAME
+    config.data.augment = "none"
     config.data.public = False  # True: these data need no privacy
 
     config.model = ConfigDict()
-    # logistic, mlp, lenet, sigmoid_lenet, cnn, resnet, vit; transformer, language_model
-    # for texts; hf/FOLDER, a pretrained model in a folder; FILE.py:NAME
+    # logistic, mlp, lenet, lenet_valid, sigmoid_lenet, cnn, resnet, vit; transformer,
+    # language_model for texts; hf/FOLDER, a pretrained model in a folder; FILE.py:NAME
     config.model.name = "mlp"
-    # paper: of resnet, vit, transformer; tiny: of resnet; billion: of language_model
+    # paper: of resnet, vit, transformer; tiny: of mlp (128), resnet; billion: of
+    # language_model
     config.model.size = "small"
     # of mlp's layers, of tokens, channels of cnn and resnet; 0: the default
     config.model.width = 0
@@ -91,7 +94,10 @@ def get_config() -> ConfigDict:
     config.client.trains = "all"
     config.client.weight_decay = 0.0  # w: each step also subtracts rate w x from x
     config.client.steps = 5  # K
-    config.client.batch = 20  # examples per step
+    # passes of each client over its examples, the last batch of each short, instead of
+    # steps: clients of unlike sizes take unlike numbers of steps; 0: steps
+    config.client.epochs = 0
+    config.client.batch = 20  # examples per step; 0, with epochs: all of the client
     # fresh: independent draws; subsets: no example twice in one; whole: all examples
     config.client.batches = "fresh"
     config.client.decay = 1.0  # of both rates, between rounds; for dp_fedavg

@@ -14,7 +14,8 @@ def scaffold(
     *,
     client_rate: jax.typing.ArrayLike,
     server_rate: optax.ScalarOrSchedule,
-    steps: int,
+    steps: int | None,
+    client_optimizer: local.Optimizer = optax.sgd,
 ) -> Algorithm:
     """Returns SCAFFOLD with option II for the clients' control variates.
 
@@ -23,19 +24,29 @@ def scaffold(
     can compute the mean change from the mean of x_0 - x_K: it is mean / (K eta) - c. So
     a client uploads one vector, and downloads the model and c.
 
+    Without `steps` each client takes one for every batch that it has, as with epochs.
+    Their numbers K differ, and so a client also uploads (x_0 - x_K)/(K eta). With an
+    optimizer that is not plain SGD, c_i - c is added to its steps, not its gradients.
+
     If all clients take part in every round, this is FedGATE with gain 1/(K eta).
 
     Reference: Karimireddy et al. (2020), Algorithm 1.
     """
+    scale = None if steps is None else 1 / (steps * client_rate)
+    tx = client_optimizer(client_rate)
     return Algorithm(
-        local=local.control_variates(loss, rate=client_rate, steps=steps),
-        uplink=_remembering(channels.exact(), 1 / (steps * client_rate)),
+        local=local.control_variates(loss, tx, rate=client_rate, steps=steps),
+        uplink=_remembering(channels.exact(), scale),
         server=optax.sgd(server_rate),
     )
 
 
-def _remembering(channel: Channel, scale) -> Channel:
-    """Keeps c at the server: c += (sum over S of scale (x_0 - x_K) - c) / N."""
+def _remembering(channel: Channel, scale: float | None) -> Channel:
+    """Keeps c at the server: c += (sum over S of (x_0 - x_K)/(K eta) - c) / N.
+
+    The scale is 1/(K eta) if K is the same for all; None: updates are pairs of
+    x_0 - x_K and what is averaged into c, which clients then send too.
+    """
 
     def init(params):
         inner = channel.init(params)
@@ -43,14 +54,20 @@ def _remembering(channel: Channel, scale) -> Channel:
 
     def talk(update, memory, keys, round):
         inner = Memory(memory.client)
-        delivery, inner = yield from channel.talk(update, inner, keys, round)
-        total = round.denominator / round.population
+        alike = scale is not None
+        moved, slope = (update, None) if alike else update
+        delivery, inner = yield from channel.talk(moved, inner, keys, round)
+        second = delivery
+        if not alike:
+            second, inner = yield from channel.talk(slope, inner, keys, round)
+        total = round.denominator / round.population * (scale if alike else 1)
         present = round.present / round.population
         variate = jax.tree.map(
-            lambda c, mean: c + total * scale * mean - present * c,
+            lambda c, mean: c + total * mean - present * c,
             memory.server,
-            delivery.estimate,
+            second.estimate,
         )
+        delivery = delivery._replace(own=second.own)
         return delivery, Memory(inner.client, variate)
 
     return Channel(talk, init)

@@ -183,6 +183,9 @@ def problem_of(
 ) -> Problem:
     """Returns a config with the first of its test images split among clients."""
     validate.at_least_one(images=images, batch=batch, clients=clients)
+    if config.client.epochs:
+        msg = "Expected client.epochs=0 to attack, whose messages are of client.steps, "
+        raise ValueError(msg + f"got epochs={config.client.epochs}.")
     if images % (batch * clients):
         msg = f"Expected images to be a multiple of batch={batch} times "
         raise ValueError(msg + f"clients={clients}, got images={images}.")

@@ -23,7 +23,6 @@ SAME = {  # arguments that are a key as it is
     "client_clip": "client.clip",
     "proximal": "client.proximal",
     "decay": "client.decay",
-    "steps": "client.steps",
     "momentum": "server.b1",
     "b1": "server.b1",
     "b2": "server.b2",
@@ -44,6 +43,7 @@ _SKETCH = ("operator", "compression", "numbers", "rows", "layout", "stored")
 MADE_OF = {  # the others, with the keys that only arguments read
     "client_optimizer": ("client.optimizer", "client.weight_decay"),
     "gain": ("client.rate", "client.gain"),
+    "steps": ("client.steps",),
     "server": (*_RATE, "server.optimizer", "server.b1", "server.b2", "server.eps"),
     "server_rate": _RATE,
     "warmup": ("server.warmup",),
@@ -57,7 +57,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {n: (k,) for n, k in SAME.items()} | MADE_
 
 # Keys, and with which values of another key they are read; none: with any but empty.
 ASKED_FOR: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "data.alpha": ("data.partition", ("dirichlet", "mixtures")),
+    "data.alpha": ("data.partition", ("dirichlet", "capped_dirichlet", "mixtures")),
     "data.per_client": ("data.partition", ("label_shards", "classes")),
     "data.exponent": ("data.partition", ("power_law",)),
     "model.fresh": ("model.init_from", ()),
@@ -124,6 +124,7 @@ def taken(
         "gain": lambda: (
             values["client.gain"] / (values["client.rate"] * config.client.steps)
         ),
+        "steps": lambda: None if config.client.epochs else config.client.steps,
         "server": server,
         "server_rate": server_rate,
         "warmup": lambda: max(1, round(config.server.warmup * config.rounds)),
@@ -159,6 +160,8 @@ def unread(config: ConfigDict, default: ConfigDict) -> Iterator[str]:
         idle.discard("privacy.threshold")
     if not method.one_batch:
         idle.discard("client.steps")
+    if config.client.epochs:
+        idle |= {"client.steps", "client.batches"}
     if pretrained.named(model):  # whose tokens are its own
         now["model.init_from"] = now["model.init_from"] or model
         idle.add("data.vocabulary")

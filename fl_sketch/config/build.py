@@ -141,11 +141,11 @@ def loss_of(
 def value_of(loss: models.Loss) -> Loss:
     """Returns what clients take the gradient of, with a key if `loss` wants one."""
 
-    def value(params, batch):
-        return loss.value(params, batch.inputs, batch.targets)
+    def value(params, batch, weights=None):
+        return loss.value(params, batch.inputs, batch.targets, weights)
 
-    def random_value(params, batch, key):
-        return loss.value(params, batch.inputs, batch.targets, key=key)
+    def random_value(params, batch, key, weights=None):
+        return loss.value(params, batch.inputs, batch.targets, weights, key)
 
     return random_value if loss.random else value
 

@@ -52,7 +52,9 @@ CONTINUOUS = {
     "client.decay": "> 0 and <= 1",
     "privacy.threshold": "> 0",
 }
-BY_LABEL = ("dirichlet", "mixtures", "label_shards", "classes")  # partitions
+BY_LABEL = (  # partitions
+    "dirichlet", "capped_dirichlet", "mixtures", "label_shards", "classes",
+)  # fmt: skip
 
 
 def _one_of(*names: str) -> Callable[..., None]:
@@ -77,7 +79,8 @@ CHECKS: dict[str, Callable[..., Any]] = {
     "cohort.weighting": _one_of("equal", "examples"),
     "client.optimizer": lambda optimizer: by_name.optimizer(optimizer),
     "client.steps": validate.at_least_one,
-    "client.batch": validate.at_least_one,
+    "client.epochs": _within(0, WHOLE),
+    "client.batch": _within(0, WHOLE),
     "client.batches": _one_of(*batches.KINDS),
     "server.optimizer": _one_of(*catalog.OPTIMIZERS),
     "server.schedule": _one_of(*catalog.SCHEDULES),
@@ -140,6 +143,9 @@ def check(config: ConfigDict) -> dict[str, float]:
         with section(place):
             if key in CHECKS:
                 CHECKS[key](**{name: value})
+    if not (config.client.batch or config.client.epochs):
+        msg = "config.client: Expected batch >= 1, or epochs >= 1 with batch=0 (all "
+        raise ValueError(msg + "examples at once), got batch=0 and epochs=0.")
     with section("data"):
         if config.data.clients or config.data.partition != "natural":
             validate.at_least_one(clients=config.data.clients)
@@ -217,6 +223,9 @@ def partition_of(
     ways = {
         "iid": lambda: data.iid(total, count, seed=seed),
         "dirichlet": lambda: data.dirichlet(labels, count, alpha, seed=seed),
+        "capped_dirichlet": lambda: data.capped_dirichlet(
+            labels, count, alpha, seed=seed
+        ),
         "mixtures": lambda: data.mixtures(labels, count, alpha, seed=seed),
         "label_shards": lambda: data.label_shards(labels, count, each, seed=seed),
         "classes": lambda: data.classes_per_client(labels, count, each, seed=seed),

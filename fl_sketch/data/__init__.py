@@ -11,6 +11,7 @@
 from fl_sketch.data.clients import Clients as Clients
 from fl_sketch.data.clients import clients as clients
 from fl_sketch.data.partition import Partition as Partition
+from fl_sketch.data.partition import capped_dirichlet as capped_dirichlet
 from fl_sketch.data.partition import classes_per_client as classes_per_client
 from fl_sketch.data.partition import dirichlet as dirichlet
 from fl_sketch.data.partition import iid as iid

@@ -49,6 +49,50 @@ class Resident(NamedTuple):
     starts: jax.Array  # int32 [clients + 1], the first of each client, and their number
 
 
+class Weighted(NamedTuple):
+    """A batch whose examples have a weight: 1, or 0 for what fills up a short batch."""
+
+    examples: Any
+    weights: jax.Array  # float32 [batch]
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["data", "start", "size", "key"],
+    meta_fields=["epochs", "batch"],
+)
+@dataclasses.dataclass(frozen=True)
+class Passes:
+    """A client's batches of several passes over its examples, made one at a time.
+
+    Each pass has its own random order, and its last batch is short. Batches as arrays
+    would have one length for all clients; these are as many as the client needs.
+    """
+
+    data: Resident
+    start: jax.Array  # the client's first place in `data.indices`
+    size: jax.Array  # the number of its examples
+    key: Key
+    epochs: int
+    batch: int
+
+    @property
+    def steps(self) -> jax.Array:
+        """The number of all batches, int32 []."""
+        return self.epochs * -(-self.size // self.batch)
+
+    def at(self, step: jax.Array) -> Weighted:
+        """Returns the batch of a step, which may be traced."""
+        size = jnp.maximum(self.size, 1)
+        each = -(-size // self.batch)
+        place = step % each * self.batch + jnp.arange(self.batch, dtype=jnp.int32)
+        numbers = place % size, step // each, size
+        unsigned = (number.astype(jnp.uint32) for number in numbers)
+        chosen = self.start + _shuffle(self.key, *unsigned).astype(jnp.int32)
+        weights = (place < self.size).astype(jnp.float32)
+        return Weighted(_take(self.data, chosen), weights)
+
+
 def resident(examples: Any, partition: Partition, *, device=None) -> Resident:
     """Returns the data on a device, or laid out by a sharding.
 
@@ -102,16 +146,21 @@ def check(examples: Any, partition: Partition) -> None:
     validate.at_most(2**31 - 1, "starts are int32 on the device", total=total)
 
 
-def fetching(kind: str, *, steps: int, batch: int) -> Callable[..., Any]:
+def fetching(
+    kind: str, *, steps: int, batch: int, epochs: int = 0
+) -> Callable[..., Any]:
     """Returns a function `(data, client, plan, key) -> batches` for `make_round`.
 
     A plan that is not empty is what the client trains on: batches from the host. The
     kinds are "fresh": every example of every batch is drawn by itself; "subsets": a
     batch holds no example twice, as the privacy of examples needs it; "whole": each
-    batch is all that the client has, in order, repeated up to the batch's size.
+    batch is all that the client has, in order, repeated up to the batch's size. With
+    `epochs`, batches are `Passes`, and neither the kind nor the steps matter.
     """
     validate.one_of(KINDS, batches=kind)
-    validate.at_least_one(steps=steps, batch=batch)
+    validate.at_least_one(
+        steps=steps, batch=batch, **{"epochs": epochs} if epochs else {}
+    )
 
     def subset(data, client, key):
         distinct = batches(data, key, client, steps=1, batch=batch, replacement=False)
@@ -120,6 +169,9 @@ def fetching(kind: str, *, steps: int, batch: int) -> Callable[..., Any]:
     def fetch(data, client, plan, key):
         if jax.tree.leaves(plan):
             return plan
+        if epochs:
+            start, end = data.starts[client], data.starts[client + 1]
+            return Passes(data, start, end - start, key, epochs, batch)
         if kind == "fresh":
             return batches(data, key, client, steps=steps, batch=batch)
         if kind == "subsets":

@@ -4,6 +4,7 @@ This is done on the device, to one batch at a time, so that a data set stays as 
 its file.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -105,10 +106,13 @@ def flip(key: jax.Array, images: jax.Array) -> jax.Array:
     return jnp.where(mirrored, images[:, :, ::-1], images)
 
 
-def crop(key: jax.Array, images: jax.Array) -> jax.Array:
-    """Returns `images` moved by up to `MARGIN` pixels each way; new pixels are 0."""
+def crop(key: jax.Array, images: jax.Array, margin: str = "constant") -> jax.Array:
+    """Returns `images` moved by up to `MARGIN` pixels each way.
+
+    New pixels are 0; with a `margin` of "reflect" they mirror those inside.
+    """
     around = ((0, 0), (MARGIN, MARGIN), (MARGIN, MARGIN), (0, 0))
-    wide = jnp.pad(images, around)
+    wide = jnp.pad(images, around, margin)
     corners = jax.random.randint(key, (len(images), 2), 0, 2 * MARGIN + 1)
 
     def window(image, corner):
@@ -117,10 +121,10 @@ def crop(key: jax.Array, images: jax.Array) -> jax.Array:
     return jax.vmap(window)(wide, corners)
 
 
-def crop_flip(key: jax.Array, images: jax.Array) -> jax.Array:
+def crop_flip(key: jax.Array, images: jax.Array, margin: str = "constant") -> jax.Array:
     """Returns `images` moved and mirrored, as is usual for CIFAR-10."""
     for_crop, for_flip = jax.random.split(key)
-    return flip(for_flip, crop(for_crop, images))
+    return flip(for_flip, crop(for_crop, images, margin))
 
 
 AUGMENTATIONS: dict[str, Augmentation | None] = {
@@ -128,6 +132,7 @@ AUGMENTATIONS: dict[str, Augmentation | None] = {
     "crop": crop,
     "flip": flip,
     "crop_flip": crop_flip,
+    "reflect_crop_flip": functools.partial(crop_flip, margin="reflect"),
 }
 
 

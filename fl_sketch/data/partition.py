@@ -16,6 +16,8 @@ import numpy as np
 
 from fl_sketch.core import validate
 
+FEWEST = 10  # examples of a client of `capped_dirichlet`
+DRAWS = 1000  # until it gives up
 PRECISION = 30  # bits of a proportion, so that the last digits of exp do not matter
 
 
@@ -142,6 +144,38 @@ def dirichlet(
         counts = _divided(len(members), shares)
         owners[members] = np.repeat(np.arange(clients), counts)
     return _from_owners(_fill_empty(owners, clients, random), clients)
+
+
+def capped_dirichlet(
+    labels: np.ndarray, clients: int, alpha: float, *, seed: int
+) -> Partition:
+    """Divides each class as `dirichlet` does, among the clients that are not full.
+
+    A client that has an equal share of all examples, or more, gets none of the next
+    class. All is drawn again until every client has `FEWEST` examples.
+
+    Reference: Li et al. (2022), Federated Learning on Non-IID Data Silos, whose code
+    has the rule.
+    """
+    names, labels = np.unique(_labels(labels, clients), return_inverse=True)
+    validate.at_most(len(labels), "the number of examples", needed=clients * FEWEST)
+    random = np.random.default_rng(seed)
+    for _ in range(DRAWS):
+        held = np.zeros(clients, np.int64)
+        by_label = np.split(
+            _shuffled_by(labels, random), np.cumsum(np.bincount(labels))
+        )
+        owners = np.empty(len(labels), np.int64)
+        for members in by_label[: len(names)]:
+            log = _log_proportions((clients,), alpha, random)
+            log[held * clients >= len(labels)] = -np.inf
+            counts = _divided(len(members), _rounded(log, axis=0))
+            owners[members] = np.repeat(np.arange(clients), counts)
+            held += counts
+        if held.min() >= FEWEST:
+            return _from_owners(owners, clients)
+    msg = f"Expected alpha with which {clients} clients of {len(labels)} examples have "
+    raise ValueError(msg + f"{FEWEST} each, got alpha={alpha} after {DRAWS} draws.")
 
 
 def mixtures(labels: np.ndarray, clients: int, alpha: float, *, seed: int) -> Partition:

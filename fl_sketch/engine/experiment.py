@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -20,7 +21,8 @@ from fl_sketch.core.constants import Constant, noted, size_of
 from fl_sketch.core.keys import Purpose, apart
 from fl_sketch.core.protocols import Algorithm, Key, Tree
 from fl_sketch.data import Clients, residency
-from fl_sketch.data.batches import fetching
+from fl_sketch.data.batches import fetching, resident_shapes
+from fl_sketch.data.partition import Partition
 from fl_sketch.engine import costs
 from fl_sketch.engine.clients import Fetch
 from fl_sketch.engine.cohort import Sampler, weighted
@@ -38,20 +40,27 @@ Hyperparameters = Mapping[str, Any]
 class LocalWork(NamedTuple):
     """A client's work in a round: batches of examples, and how they are drawn.
 
-    `batches` is one of `data.batches.KINDS`.
+    `batches` is one of `data.batches.KINDS`. With `epochs` a client passes so many
+    times over its examples instead, in batches of `batch`.
     """
 
     steps: int = 1
     batch: int = 32
     batches: str = "fresh"
+    epochs: int = 0
 
     @property
     def fetch(self) -> Fetch:
         """What makes a client's batches, as `make_round` takes it."""
-        return fetching(self.batches, steps=self.steps, batch=self.batch)
+        sizes = {"steps": self.steps, "batch": self.batch, "epochs": self.epochs}
+        return fetching(self.batches, **sizes)
 
     def shapes(self, examples: Any) -> Any:
         """Returns the shapes of a client's batches on a device."""
+        if self.epochs:
+            one = Partition(np.zeros(1, np.int32), np.arange(2))
+            known = resident_shapes(examples, one), 0, None, jax.random.key(0)
+            return jax.eval_shape(self.fetch, *known)
         lead = self.steps, self.batch
         return jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(
@@ -179,9 +188,9 @@ class Experiment:
     @functools.cached_property
     def form(self) -> str:
         """Where the examples are, one of `residency.FORMS`."""
-        return residency.form(
-            self.data, self.clients.examples, self.mesh, self.local.batches
-        )
+        local = self.local
+        kind = "epochs of" if local.epochs else local.batches
+        return residency.form(self.data, self.clients.examples, self.mesh, kind)
 
     @property
     def d(self) -> int:

@@ -91,16 +91,22 @@ class Mlp(nn.Module):
 class LeNet(nn.Module):
     """LeNet-5 with relu and max pooling: 61,706 parameters on 28x28x1.
 
+    Attributes:
+      classes: the number of logits.
+      padding: of the first convolution; "VALID": 62,006 parameters on 32x32x3.
+
     Reference: LeCun et al. (1998), with the changes that became usual.
     """
 
     classes: int
+    padding: str = "SAME"
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Returns logits [batch, classes] of float images in NHWC order."""
         layer = functools.partial(nn.Conv, conv_general_dilated=conv_pool)
-        x = nn.relu(layer(6, (5, 5), name="conv1")(images(inputs, 12)))
+        inputs = images(inputs, 12 if self.padding == "SAME" else 16)
+        x = nn.relu(layer(6, (5, 5), padding=self.padding, name="conv1")(inputs))
         x = nn.relu(layer(16, (5, 5), padding="VALID", name="conv2")(x))
         x = nn.relu(nn.Dense(120, name="dense1")(_flat(x)))
         x = nn.relu(nn.Dense(84, name="dense2")(x))

@@ -30,6 +30,7 @@ MODELS = {
     "logistic": Model(Logistic),
     "mlp": Model(Mlp, ("hidden", "width")),
     "lenet": Model(LeNet),
+    "lenet_valid": Model(LeNet, given={"padding": "VALID"}),
     "sigmoid_lenet": Model(SigmoidLeNet),
     "cnn": Model(Cnn, ("width", "hidden", "dropout", "kernels")),
     "resnet": Model(ResNet, ("width", "stages", "norm")),
@@ -42,7 +43,7 @@ MODELS = {
 BASE = {"width": 768, "depth": 12, "heads": 12}
 SIZES: dict[str, dict[str, Mapping[str, Any]]] = {
     "small": {},
-    "tiny": {"resnet": {"stages": (1, 1, 1)}},
+    "tiny": {"mlp": {"hidden": (128,)}, "resnet": {"stages": (1, 1, 1)}},
     "paper": {
         "resnet": {"width": 64, "stages": (3, 4, 23, 3), "bottleneck": True},
         "vit": BASE,

@@ -13,7 +13,7 @@ from fl_sketch.core import validate
 from fl_sketch.core.keys import Purpose, apart
 from fl_sketch.core.protocols import Local, Work
 from fl_sketch.privacy import clipping, gaussian
-from fl_sketch.transforms.local import Loss, stepwise
+from fl_sketch.transforms.local import Loss, as_arrays, stepwise
 
 
 def noisy_steps(
@@ -39,7 +39,7 @@ def noisy_steps(
     clipping.clip(clip)  # refuses what is no bound
 
     def run(server, state, batches, keys):
-        count, size = jax.tree.leaves(batches)[0].shape[:2]
+        count, size = jax.tree.leaves(as_arrays(batches))[0].shape[:2]
         noise_key, value_of = apart(keys.own, Purpose.NOISE), stepwise(loss, keys)
 
         def loss_of_example(params, batch_of_one_and_number):

@@ -72,6 +72,9 @@ class Setup:
     def experiment(self) -> Experiment:
         """The run of the config."""
         config, client = self.config, self.config.client
+        shares = self.partition(config.seed)[0]
+        batch = client.batch or int(shares.sizes.max())
+        local = LocalWork(client.steps, batch, client.batches, client.epochs)
         cohort, save_every = cohort_of(config), config.checkpoint_every
         if self.elsewhere:  # a site may be away, and no round is asked for twice
             cohort, save_every = dataclasses.replace(cohort, dropout=True), 1
@@ -79,9 +82,9 @@ class Setup:
             return Experiment(
                 algorithm=self.algorithm,
                 init=self.init,
-                clients=Clients(self.splits.train, self.partition(config.seed)[0]),
+                clients=Clients(self.splits.train, shares),
                 cohort=cohort,
-                local=LocalWork(client.steps, client.batch, client.batches),
+                local=local,
                 rounds=config.rounds,
                 mesh=self.mesh,
                 hyperparameters=self.numbers,

@@ -75,6 +75,7 @@ def simulate(
     steps: int = 1,
     batch: int = 32,
     batches: str = "fresh",
+    epochs: int = 0,
     every: int = 10,
     look: Callable[[Tree], Mapping[str, Any]] = lambda params: {},
     on_row: Callable[[Row], None] | None = None,
@@ -107,8 +108,11 @@ def simulate(
       cohort: the number of clients in a round, all sets equally likely; or a sampler of
         `engine`; None: everyone.
       steps: the number of batches per client and round.
-      batch: the number of examples in each.
+      batch: the number of examples in each; 0, with epochs: all of a client.
       batches: how batches are drawn, one of `data.batches.KINDS`.
+      epochs: how many times a client passes over its examples, in shuffled batches of
+        which the last is short; instead of `steps`. The loss takes `weights=None`, the
+        weights of a batch's examples, and is their weighted mean.
       every: the number of rounds between two rows of the history; the last round has a
         row too. With a `state`, rounds are counted from its first round.
       look: `(params) -> {name: value}` for the rows, as `engine.per_client` makes it;
@@ -193,12 +197,15 @@ def simulate(
         checks.require_columns(columns)
         return columns
 
+    if epochs:
+        validate.at_most(1, "epochs count", steps=steps)
+        batch = batch or int(clients.sizes.max())
     experiment = Experiment(
         algorithm=made,
         init=lambda hyperparameters, key: params,
         clients=clients,
         cohort=sampler,
-        local=LocalWork(steps, batch, batches),
+        local=LocalWork(steps, batch, batches, epochs),
         rounds=int(rounds) + (int(state.server.round) if state else 0),
         mesh=engine.mesh_over(list(devices or jax.devices())),
         evaluate=evaluate,

@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from fl_sketch.config.privacy import require_sizes
+from fl_sketch.core import validate
 from fl_sketch.engine.loop import SPEED, Callback, Progress, Result
 from fl_sketch.engine.recorder import Recorder, Row
 from fl_sketch.models.metrics import MEASURED, score_of
@@ -174,6 +175,9 @@ def run_program(
     shares = [setup.partition(seed)[0] for seed in group.seeds]
     for own in shares:
         require_sizes(experiment.guarantee, own.sizes)
+        if not group.config.client.batch:
+            most = experiment.local.batch
+            validate.at_most(most, "that of the first seed", largest=max(own.sizes))
     if one.private:
         configs = (grid.changed(group.config, point) for point in group.points)
         secrets = [roots_of(config, private=True).secret for config in configs]

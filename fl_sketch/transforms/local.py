@@ -1,7 +1,9 @@
 """Local work: what a client computes between receiving the model and sending.
 
-Batches have a leading axis of steps. A loss is a function of parameters, one batch and,
-if it takes one, a key (for dropout, or augmentation). Updates are pseudo-gradients
+Batches have a leading axis of steps, or are `Passes` over a client's examples. A loss
+is a function of parameters, one batch and, if it takes one, a key (for dropout, or
+augmentation). With passes it also takes `weights` of the examples, some of them zero,
+and is their weighted mean. Updates are pseudo-gradients
 x_0 - x_K, whatever the client's optimizer. The loss of a `Stateful` model also returns
 the new statistics, whose update is the same difference.
 """
@@ -17,7 +19,8 @@ import optax
 from fl_sketch.core import shown, trees, validate
 from fl_sketch.core.keys import Purpose, apart
 from fl_sketch.core.protocols import Keys, Local, Server, Tree, Work
-from fl_sketch.core.trees import Stateful, like_model
+from fl_sketch.core.trees import Stateful, like_model, varying_like
+from fl_sketch.data.batches import Passes, Weighted
 from fl_sketch.transforms.parts import only as only
 
 Loss = Callable[..., Any]  # (params, batch) or (params, batch, key) -> scalar
@@ -33,8 +36,16 @@ def stepwise(loss: Loss, keys: Keys) -> Stepwise:
     takes_key, loss_key = _takes_key(loss), apart(keys.own, Purpose.LOSS)
 
     def value_of(params, batch, step):
-        key = [jax.random.fold_in(loss_key, step)] if takes_key else []
-        value, statistics = loss(params, batch, *key), ()
+        key, weights = [jax.random.fold_in(loss_key, step)] if takes_key else [], {}
+        if isinstance(batch, Weighted):
+            if isinstance(params, Stateful):
+                msg = "Expected a model without batch statistics with epochs, whose "
+                raise ValueError(msg + "short batches have no others, got one.")
+            if "weights" not in inspect.signature(loss).parameters:
+                msg = "Expected a loss with an argument weights=None with epochs, the "
+                raise TypeError(msg + f"weights of a batch's examples, got {loss}.")
+            batch, weights = batch.examples, {"weights": batch.weights}
+        value, statistics = loss(params, batch, *key, **weights), ()
         if isinstance(params, Stateful):
             value, *statistics = value
         shape = getattr(value, "shape", None)
@@ -176,7 +187,7 @@ def tracked_steps(
     """
 
     def run(server, variate, batches, keys):
-        slices = _numbered(batches)
+        slices = _numbered(as_arrays(batches))
         return _corrected(stepwise(loss, keys), rate, server.params, slices, variate)
 
     def finish(variate, delivery):
@@ -190,24 +201,46 @@ def tracked_steps(
     return Local(run, _zeros, finish)
 
 
-def control_variates(loss: Loss, *, rate: jax.typing.ArrayLike, steps: int) -> Local:
-    """Steps along gradient - c_i + c, where c is the channel's memory at the server.
+def control_variates(
+    loss: Loss,
+    tx: optax.GradientTransformation,
+    *,
+    rate: jax.typing.ArrayLike,
+    steps: int | None,
+) -> Local:
+    """Steps of an optimizer, each followed by rate (c_i - c).
 
     SCAFFOLD, its second option: c_i becomes c_i - c + (x_0 - x_K) / (K eta), for the
-    step size eta, `rate`, and K `steps`, each on a batch.
+    step size eta, `rate`, and K `steps`, each on a batch. The channel's memory at the
+    server is c. Without `steps`, K is the client's own number of batches, and its
+    update is a pair: x_0 - x_K, and the same over K eta.
     """
 
     def run(server, variate, batches, keys):
         slices = _numbered(batches)
-        if (count := len(slices[1])) != steps:
-            msg = f"Expected steps={count}, the batches of a client, got {steps}."
+        count = slices.steps if isinstance(slices, Passes) else len(slices[1])
+        if steps is not None and (isinstance(slices, Passes) or count != steps):
+            own = "None, with epochs" if isinstance(slices, Passes) else count
+            msg = f"Expected steps={own}, the batches of a client, got {steps}."
             raise ValueError(msg)
         correction = jax.tree.map(jnp.subtract, variate, server.memory)
-        return _corrected(stepwise(loss, keys), rate, server.params, slices, correction)
+
+        def corrected(updates, params):
+            del params
+            return jax.tree.map(lambda u, c: u + rate * c, updates, correction)
+
+        both = optax.chain(tx, optax.stateless(corrected))
+        work = _walked(stepwise(loss, keys), both, server.params, slices, correction)
+        if steps is not None:
+            return work
+        scale = rate * jnp.maximum(count, 1)
+        mean = jax.tree.map(lambda moved: moved / scale, work.update)
+        return work._replace(update=(work.update, mean))
 
     def finish(correction, delivery):
+        scale = 1 if steps is None else steps * rate
         return jax.tree.map(
-            lambda c, moved: c + moved / (steps * rate),
+            lambda c, moved: c + moved / scale,
             correction,
             trees.trained(delivery.own),
         )
@@ -235,8 +268,8 @@ def _walked(
 ) -> Work:
     """Returns the work of one optimizer step on each slice, with the first loss.
 
-    Slices are further arguments of `value_of`, along a leading axis. The optimizer gets
-    the gradients that `change(gradient, parameters)` returns.
+    Slices are further arguments of `value_of`, along a leading axis, or `Passes`. The
+    optimizer gets the gradients that `change(gradient, parameters)` returns.
     """
 
     def step(carry, arguments):
@@ -247,19 +280,39 @@ def _walked(
         params = optax.apply_updates(params, updates)
         return (like_model(model, params, state), opt), value
 
+    def turn(number, carry):
+        begun, value = carry
+        begun, other = step(begun, (slices.at(number), number))
+        return begun, jnp.where(number == 0, other.astype(value.dtype), value)
+
     first = start, tx.init(trees.trained(start))
-    (end, _), values = jax.lax.scan(step, first, slices)
+    if isinstance(slices, Passes):  # each client for as many steps as it has
+        none = varying_like(jnp.float32(0), jax.tree.leaves(start)[0])
+        (end, _), loss = jax.lax.fori_loop(0, slices.steps, turn, (first, none))
+    else:
+        (end, _), values = jax.lax.scan(step, first, slices)
+        loss = values[0]
     update = jax.tree.map(jnp.subtract, start, end)
-    return Work(update, state, {"loss": values[0]})
+    return Work(update, state, {"loss": loss})
 
 
-def _numbered(batches) -> tuple[Any, jax.Array]:
-    """Returns the batches with the number of each."""
+def _numbered(batches) -> Any:
+    """Returns the batches with the number of each; passes, which count, as they are."""
+    if isinstance(batches, Passes):
+        return batches
     return batches, jnp.arange(jax.tree.leaves(batches)[0].shape[0])
 
 
+def as_arrays(batches: Any) -> Any:
+    """Returns batches, of which there are equally many for all clients, or raises."""
+    if isinstance(batches, Passes):
+        msg = "Expected epochs=0 with an algorithm whose clients all take equally many "
+        raise ValueError(msg + f"steps or gradients, got epochs={batches.epochs}.")
+    return batches
+
+
 def _first(batches):
-    return jax.tree.map(lambda batch: batch[0], batches)
+    return jax.tree.map(lambda batch: batch[0], as_arrays(batches))
 
 
 def _zeros(model):
