@@ -1,6 +1,6 @@
 """The exact loss and metrics of a model on test data, on all devices."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -46,16 +46,6 @@ def make_evaluation(
         }
 
     return evaluate, {name: _batches(part, mesh) for name, part in parts.items()}
-
-
-def in_order(results: Mapping[str, Any], metrics: Sequence[str]) -> dict[str, Any]:
-    """Returns results of `evaluate` with the metrics in their order, then the loss.
-
-    A compiled program returns names in alphabetical order.
-    """
-    parts = dict.fromkeys(name.partition("_")[0] for name in sorted(results))
-    names = [f"{part}_{name}" for part in parts for name in (*metrics, "loss")]
-    return {name: results[name] for name in names}
 
 
 def _batches(examples: Examples, mesh: jax.sharding.Mesh) -> Any:

@@ -36,14 +36,13 @@ def from_first(data: bytes) -> bytes:
     if not several():
         return data
     many = multihost_utils.broadcast_one_to_all(np.int32(-(-len(data) // PART)))
-    parts = (data[n * PART : (n + 1) * PART] for n in range(int(many)))
-    return b"".join(map(_part_from_first, parts))
-
-
-def _part_from_first(data: bytes) -> bytes:
-    length = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
-    mine = np.frombuffer(data if is_first() else bytes(length), np.uint8)
-    return multihost_utils.broadcast_one_to_all(mine).tobytes()
+    parts = []
+    for number in range(int(many)):
+        part = data[number * PART : (number + 1) * PART]
+        length = int(multihost_utils.broadcast_one_to_all(np.int32(len(part))))
+        mine = np.frombuffer(part if is_first() else bytes(length), np.uint8)
+        parts.append(multihost_utils.broadcast_one_to_all(mine).tobytes())
+    return b"".join(parts)
 
 
 def require_same(values: Callable[[], Mapping[str, str]]) -> None:

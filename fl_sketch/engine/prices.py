@@ -85,14 +85,6 @@ class Prices(NamedTuple):
         least = np.where(last < 0, new, np.clip(since, 0, whole))
         return least + self.follow.always
 
-    def usual(self, gap: float) -> int:
-        """Returns the mean bytes that a client fetches in late rounds of a long run.
-
-        It is drawn in each round with probability 1 / `gap`.
-        """
-        last = self.follow.warmup
-        return round(self.fetched(last, self.heard, last + _gaps(gap)).mean())
-
     def average(self, rounds: int, gap: float) -> float:
         """Returns the mean bytes that a client fetches before its work in a round.
 

@@ -186,15 +186,6 @@ def row(values: Mapping[str, Any]) -> str:
     )
 
 
-def done_before(summary: Mapping[str, Any], setup: Setup, workdir: str) -> list[str]:
-    """Returns the lines for a run that has ended before."""
-    return [
-        f"{workdir} already has this run, finished; its last row:",
-        head(setup),
-        row({**summary, "round": summary["rounds"]}),
-    ]
-
-
 def result(summary: Mapping[str, Any], workdir: str) -> list[str]:
     """Returns the lines that end a run: what its `summary` holds, and its `workdir`."""
     by, epsilon = score_of(summary), summary["epsilon"]

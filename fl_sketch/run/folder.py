@@ -311,7 +311,7 @@ def _secret_in(folder: Workdir, new: Secret, entries: odometer.Entries) -> Secre
     """Returns the secret of the run in a folder, or a new one that is now kept."""
     place = folder.folder
     if not entries:  # no round was released, since they are counted beforehand
-        if folder.has_rows or checkpoint.rounds(folder.checkpoints):
+        if folder.table.exists() or checkpoint.rounds(folder.checkpoints):
             msg = (
                 f"Expected {odometer.FILE} in workdir={place}, to count the privacy of "
                 "its rounds, got none: use another workdir."

@@ -14,13 +14,12 @@ def lines(setup: Setup) -> list[str]:
     if up is None:
         return [*text, "per round: the bytes depend on the round"]
     in_all, rounds_away = config.rounds * clients, config.data.clients / clients
-    down = prices.within + prices.usual(rounds_away)
     average = prices.average(config.rounds, rounds_away) + prices.within
     first = prices.once * min(config.data.clients, in_all)
     about = "about " * bool(prices.followed or prices.once)
     return [
         *text,
-        f"per round: {clients * up} bytes up, {about}{clients * down} down; "
+        f"per round: {clients * up} bytes up, {about}{round(clients * average)} down; "
         f"{config.rounds} rounds: {shown.sized(in_all * up)} up, "
         f"{about}{shown.sized(round(in_all * average) + first)} down"
         + ", first downloads included"

@@ -36,19 +36,8 @@ def connected(
       num_processes: the number of all processes.
       process_id: the number of this process among them, from zero.
     """
-    given = coordinator, num_processes, process_id
-    if len({value is None for value in given}) > 1:
-        msg = (
-            "coordinator, num_processes and process_id are needed together, got "
-            f"coordinator={coordinator}, num_processes={num_processes}, "
-            f"process_id={process_id}."
-        )
-        raise ValueError(msg)
     if coordinator and not re.fullmatch(r"[^:]+:\d+|\[[^]]+\]:\d+", coordinator):
         msg = f"coordinator must be HOST:PORT, got coordinator={coordinator}."
-        raise ValueError(msg)
-    if num_processes is not None and not 0 <= (process_id or 0) < num_processes:
-        msg = f"process_id={process_id} is not among {num_processes} processes."
         raise ValueError(msg)
     # Its service swallows SIGTERM, which has to stop the run.
     jax.config.update("jax_enable_preemption_service", False)

@@ -131,8 +131,9 @@ def in_folder(
         for line in display.plan(setup):
             say(line)
         if ended := folder.ended:
-            for line in display.done_before(ended, setup, workdir):
-                say(line)
+            say(f"{workdir} already has this run, finished; its last row:")
+            say(display.head(setup))
+            say(display.row({**ended, "round": ended["rounds"]}))
             folder.complete()
             return ended
         # Signals are handled from here on, so that compiling is not cut short.

@@ -23,7 +23,7 @@ from fl_sketch.data.examples import digests
 from fl_sketch.data.holdout import held_out
 from fl_sketch.data.partition import Partition
 from fl_sketch.engine import multiprocess
-from fl_sketch.engine.evaluate import in_order, make_evaluation
+from fl_sketch.engine.evaluate import make_evaluation
 from fl_sketch.engine.experiment import Experiment, Hyperparameters, LocalWork
 from fl_sketch.engine.rounds import arrays_of
 from fl_sketch.models import params_io
@@ -163,8 +163,12 @@ class Setup:
         """Returns the metrics of a model on test data, then its loss."""
         params = jax.device_put(params, engine.layout(self.mesh, params, params))
         found = jax.device_get(self._measuring(arrays_of(numbers), params))
-        found = in_order(found, self.metrics)
-        return {name: float(value) for name, value in found.items()}
+        names = [
+            f"{part}_{name}"
+            for part in self.splits.measured
+            for name in (*self.metrics, "loss")
+        ]
+        return {name: float(found[name]) for name in names}
 
     def partition(self, seed: int) -> tuple[Partition, Partition]:
         """Returns which examples each client trains on, and which it holds back."""

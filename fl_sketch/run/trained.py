@@ -109,7 +109,9 @@ def load_trained(folder: str | os.PathLike, plugin: Collection[str] = ()) -> Tra
         if "inputs" not in about:
             msg = f"Expected a model that a config names in {folder}, got that of "
             raise ValueError(msg + f"{about['model']}.")
-        _require_trusted(about["model"], plugin, place)
+        if plugins.named(model := about["model"]) and model not in plugin:
+            msg = f"Expected plugin={model} to allow the code of the model in {place}, "
+            raise ValueError(msg + f"which would run here, got plugin={[*plugin]}.")
         validate.one_of(tuple(KINDS), loss=about["loss"])
         given = about["inputs"]
         record = given.get("tokenizer")
@@ -139,12 +141,6 @@ def _module(about: dict[str, Any], place: pathlib.Path) -> nn.Module:
         return huggingface.module(folder, about["outputs"], **known)
     vocabulary = about["inputs"].get("vocabulary", 0)
     return build.module_of(name, about["outputs"], about["size"], options, vocabulary)
-
-
-def _require_trusted(model: str, plugin: Collection[str], folder) -> None:
-    if plugins.named(model) and model not in plugin:
-        msg = f"Expected plugin={model} to allow the code of the model in {folder}, "
-        raise ValueError(msg + f"which would run here, got plugin={[*plugin]}.")
 
 
 def _example(about: dict[str, Any]) -> jax.ShapeDtypeStruct:

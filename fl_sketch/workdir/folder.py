@@ -71,7 +71,7 @@ class Workdir:
             msg = f"Expected no symbolic links in workdir={path}, got {links[0]}."
             raise ValueError(msg)
         self.rows: list[Row] = []
-        self._table, self._summary = self.folder / rows, self.folder / summary
+        self.table, self._summary = self.folder / rows, self.folder / summary
         self._private, self._public = private, public
         try:
             with contextlib.ExitStack() as stack:
@@ -118,7 +118,7 @@ class Workdir:
 
     def _require_new(self) -> None:
         """Raises if a folder without a config.json has what a run left."""
-        left = [self._table, self._summary, self.folder / odometer.FILE]
+        left = [self.table, self._summary, self.folder / odometer.FILE]
         left += self.checkpoints.glob("round_*")
         for path in filter(pathlib.Path.exists, left):
             msg = f"Expected {CONFIG} in workdir={self.folder} beside {path.name}, got "
@@ -166,11 +166,6 @@ class Workdir:
         """The folder of checkpoints."""
         return self.folder / "checkpoints"
 
-    @property
-    def has_rows(self) -> bool:
-        """Whether there is a file of rows, of this run or of one that was killed."""
-        return self._table.exists()
-
     def extra(self) -> dict[str, bytes]:
         """Returns what a checkpoint holds of its run: whose it is, and its rows."""
         count = str(len(self.rows)).encode()
@@ -191,7 +186,7 @@ class Workdir:
         count = int(extra[ROWS].tobytes()) if ROWS in extra else 0
         rows = self.rows_there()[:count]
         if len(rows) < count:
-            msg = f"Expected the {count} rows of the checkpoint in {self._table}, got "
+            msg = f"Expected the {count} rows of the checkpoint in {self.table}, got "
             raise ValueError(msg + f"{len(rows)}: restore it, or use another workdir.")
         numbers = [int(row["round"]) for row in rows]
         kept = [number % every == 0 or number >= last for number in numbers]
@@ -210,7 +205,7 @@ class Workdir:
     def rows_there(self) -> list[Row]:
         """Returns the whole rows that the files have."""
         try:
-            return tables.read(self._table)
+            return tables.read(self.table)
         except (OSError, ValueError, csv.Error):  # torn, or edited
             return []
 
@@ -230,7 +225,7 @@ class Workdir:
             self._write_all()
             return
         how: dict[str, Any] = {"extrasaction": "ignore", "lineterminator": "\n"}
-        for path, columns in self._tables(known).items():
+        for path, columns in self.tables(known).items():
             with self.writing(path), open(path, "a", opener=files.unlinked) as file:
                 writer = csv.DictWriter(file, columns, **how)
                 if first:
@@ -242,13 +237,13 @@ class Workdir:
     def _tables(self, columns: Sequence[str]) -> dict[pathlib.Path, list[str]]:
         """Returns the files of rows, with the columns that each of them has."""
         if not self._private:
-            return {self._table: list(columns)}
+            return {self.table: list(columns)}
         shown = tables.published(dict.fromkeys(columns), self._public)
         hidden = [name for name in columns if name in BOTH or name not in shown]
-        return {self._table: list(shown), self.folder / f"{SIMULATOR}.csv": hidden}
+        return {self.table: list(shown), self.folder / f"{SIMULATOR}.csv": hidden}
 
     def _write_all(self) -> None:
-        for path, columns in self._tables([*self.rows[0]] if self.rows else ()).items():
+        for path, columns in self.tables([*self.rows[0]] if self.rows else ()).items():
             with self.writing(path):
                 if self.rows:
                     part = [{name: row[name] for name in columns} for row in self.rows]

@@ -22,6 +22,7 @@ FILE, PARTIAL = "secret", ".secret.partial"  # in the folder of a run
 APART = ("eval_every", "checkpoint_every", "checkpoint_keep", "download", "compute.")
 DECIDING = {"compute.dtype": "float32", "compute.model_devices": 1}
 ADDED = {  # keys that older configs did not have, and their defaults
+    "client.epochs": 0,
     "client.trains": "all",
     "data.partition_seed": -1,
     "privacy.bits": 0,
