@@ -23,7 +23,7 @@ SHAPES = {
         "model.size": "paper",
         "client.rate": 0.01,  # with 0.1 the loss grows from the first step
         "client.batch": 128,
-        "sketch.numbers": 400_000,
+        "sketch.size": 400_000,
     },
     "vit": {"model.name": "vit", "model.size": "paper", "client.batch": 64},
     "bert": {

@@ -84,7 +84,7 @@ def cell(partition: str, tau: str, size: str):
     """
     keys = {"data.partition": partition, "client.steps": int(tau)}
     rows, cols = (int(number) for number in size.split("x"))
-    sketch = keys | {"sketch.rows": rows, "sketch.numbers": rows * cols}
+    sketch = keys | {"sketch.rows": rows, "sketch.size": rows * cols}
     heaprix = sketch | {"sketch.query": "heaprix"}
     plain, compressed = f"{partition} tau={tau}", f"{partition} tau={tau} {size}"
     methods = {

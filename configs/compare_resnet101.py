@@ -18,10 +18,10 @@ from fl_sketch.sweep.comparison import Comparison, Method
 RATES = (0.001, 0.003, 0.0003)
 METHODS = {
     "FedAdam": {"algorithm": "fedopt"},
-    "SAFL, b=4e5": {"sketch.numbers": 400_000},
-    "SAFL, b=4e4": {"sketch.numbers": 40_000},
-    "SAFL, b=4e6": {"sketch.numbers": 4_000_000},
-    "SAFL, b=4e3": {"sketch.numbers": 4_000},
+    "SAFL, b=4e5": {"sketch.size": 400_000},
+    "SAFL, b=4e4": {"sketch.size": 40_000},
+    "SAFL, b=4e6": {"sketch.size": 4_000_000},
+    "SAFL, b=4e3": {"sketch.size": 4_000},
 }
 OF_GRADIENTS = {
     "CD-Adam, 1/100": {"algorithm": "cd_adam", "compressor.compression": 100.0},

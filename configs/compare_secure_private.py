@@ -48,7 +48,7 @@ def get_comparison(which: str = "mnist"):
         for size, numbers in SIZES.items():
             keys = {"privacy.target_epsilon": epsilon, "privacy.bound": "normalise"}
             if numbers:
-                keys["sketch.numbers"] = numbers
+                keys["sketch.size"] = numbers
             else:
                 keys["algorithm"] = "fedopt"
             name = f"epsilon {epsilon:g}, {size}"

@@ -121,7 +121,7 @@ def get_config() -> ConfigDict:
     # count_sketch, sparse_embedding, srht, gaussian, ams, uniform_sampling, identity
     config.sketch.operator = "count_sketch"
     config.sketch.compression = 20.0  # d / b
-    config.sketch.numbers = 0  # b, of all rows together; 0: d / compression
+    config.sketch.size = 0  # b, of all rows together; 0: d / compression
     config.sketch.rows = 1  # of count_sketch; they share the numbers
     config.sketch.layout = "whole"  # or leaves: a sketch for each parameter array
     config.sketch.stored = False  # R as one matrix in memory: for attacks

@@ -105,7 +105,7 @@ def get_config(which: str = "cifar10,100x"):
     config.server.schedule = "cosine"
     config.server.floor = 1e-5
     config.sketch.compression = 100.0
-    config.sketch.numbers = TINY[task] if claim == "tiny" else 0
+    config.sketch.size = TINY[task] if claim == "tiny" else 0
     config.update_from_flattened_dict(TASKS[task])
     config.update_from_flattened_dict(CLAIMS[claim])
     return config
@@ -131,7 +131,7 @@ def get_comparison(which: str = "cifar10"):
     for claim, keys in CLAIMS.items():
         if (which, claim) in TOO_LONG:
             continue
-        numbers = {"sketch.numbers": TINY[which]} if claim == "tiny" else {}
+        numbers = {"sketch.size": TINY[which]} if claim == "tiny" else {}
         rates = (SGD_RATES if claim == "sgd" else RATES)[which]
         methods[name_of(which, claim)] = Method(
             {**keys, **numbers}, {"server.rate": rates}

@@ -100,7 +100,7 @@ def study_of(task: str) -> Study:
     base.server.update({"schedule": "cosine", "floor": 1e-5})
     base.update_from_flattened_dict(TASKS[task])
     size = 4072 if task == "cifar10" else 1992  # a hundredth of the middle model
-    fixed = {f"b={size}": {"sketch.numbers": size}}
+    fixed = {f"b={size}": {"sketch.size": size}}
     widths = (4, 8, 16, 32) if task == "cifar10" else (40, 90, 200, 400, 800, 1870)
     if task == "fashion_mnist":
         return Study(base, widths, RATES, FRACTIONS | fixed)
@@ -164,7 +164,7 @@ def _runs(study, compared, folder, data_dir, settings, standings) -> Iterator[Ro
     config = next(iter(configs.values()))  # evaluation is the same for all methods
     setup = prepare(config, data_dir)
     bare = {"model.weight_decay": 0.0, "model.label_smoothing": 0.0}
-    loss = setup.loss({**parse.numbers_of(config), **bare})
+    loss = setup.loss({**parse.hyperparameters_of(config), **bare})
     train = {"train": setup.splits.train}
     evaluate, data = make_evaluation(lambda _: loss, train, setup.mesh)
     data, scored = jax.device_put(data), jax.jit(lambda p, d: evaluate(None, p, d))

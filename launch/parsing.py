@@ -92,13 +92,16 @@ def _require_known_keys(argv: Sequence[str]) -> None:
     keys = [word for word in argv if re.match(r"--?config\.", word)]
     if not keys:
         return
-    from configs import default  # commands without configs do without it
+    from configs import default  # commands without configs do without these
+    from fl_sketch.workdir.secrets import RENAMED
 
     legal = tuple(flat(default.get_config()))
     for argument in keys:
         found = re.match(r"--?config\.([^=]+)", argument)
         if found and found[1] not in legal:
+            now = {old: new for new, old in RENAMED.items()}.get(found[1])
             near = validate.nearest(found[1], legal)
+            near = f" It is now config.{now}." if now else near
             msg = f"Expected a key of configs/default.py, got config.{found[1]}.{near}"
             raise ValueError(msg)
 

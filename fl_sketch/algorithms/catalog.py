@@ -203,11 +203,11 @@ def build_sketch(
     compression: float,
     rows: int,
     layout: str,
-    numbers: int = 0,
+    size: int = 0,
     stored: bool = False,
     parts: int = 1,
 ) -> Sketch:
-    """Returns an operator whose messages have `numbers` entries, or d / compression.
+    """Returns an operator whose messages have `size` entries, or d / compression.
 
     >>> build_sketch(
     ...     "count_sketch", 1000, compression=10, rows=5, layout="whole"
@@ -225,10 +225,10 @@ def build_sketch(
     """
     validate.one_of(tuple(OPERATORS), operator=operator)
     validate.one_of(tuple(LAYOUTS), layout=layout)
-    validate.in_range(0, d, numbers=numbers)
+    validate.in_range(0, d, size=size)
     require_compression(compression)
-    b = numbers or max(1, int(d / compression))
-    validate.at_most(b, "the numbers of the sketch", rows=rows)
+    b = size or max(1, int(d / compression))
+    validate.at_most(b, "the size of the sketch", rows=rows)
     op = _stored(operator, b, rows) if stored else OPERATORS[operator](b, rows)
     if parts > 1 and operator != "identity":
         if stored:

@@ -82,7 +82,7 @@ def _either(warmup: int) -> Channel:
     def init(params):
         return Memory(client=jax.tree.map(jnp.zeros_like, params))
 
-    def talk(update, memory, keys, round):
+    def protocol(update, memory, keys, round):
         (gradient, momentum), error = update, memory.client
         warm = round.number < warmup
 
@@ -94,7 +94,7 @@ def _either(warmup: int) -> Channel:
         left = jax.tree.map(lambda a, b: jnp.where(warm, a, b), error, left)
         return Delivery(mean, signs), Memory(client=trees.if_finite(left, error))
 
-    return Channel(talk, init)
+    return Channel(protocol, init)
 
 
 def _moved(b1: float, momentum: Tree, gradient: Tree) -> Tree:

@@ -1,5 +1,7 @@
 """SCAFFOLD: control variates, which are related to gradient tracking."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -41,7 +43,7 @@ def scaffold(
     )
 
 
-def _remembering(channel: Channel, scale: float | None) -> Channel:
+def _remembering(channel: Channel, scale: Any) -> Channel:
     """Keeps c at the server: c += (sum over S of (x_0 - x_K)/(K eta) - c) / N.
 
     The scale is 1/(K eta) if K is the same for all; None: updates are pairs of
@@ -52,14 +54,14 @@ def _remembering(channel: Channel, scale: float | None) -> Channel:
         inner = channel.init(params)
         return Memory(inner.client, jax.tree.map(jnp.zeros_like, params))
 
-    def talk(update, memory, keys, round):
+    def protocol(update, memory, keys, round):
         inner = Memory(memory.client)
         alike = scale is not None
         moved, slope = (update, None) if alike else update
-        delivery, inner = yield from channel.talk(moved, inner, keys, round)
+        delivery, inner = yield from channel.protocol(moved, inner, keys, round)
         second = delivery
         if not alike:
-            second, inner = yield from channel.talk(slope, inner, keys, round)
+            second, inner = yield from channel.protocol(slope, inner, keys, round)
         total = round.denominator / round.population * (scale if alike else 1)
         present = round.present / round.population
         variate = jax.tree.map(
@@ -70,4 +72,4 @@ def _remembering(channel: Channel, scale: float | None) -> Channel:
         delivery = delivery._replace(own=second.own)
         return delivery, Memory(inner.client, variate)
 
-    return Channel(talk, init)
+    return Channel(protocol, init)

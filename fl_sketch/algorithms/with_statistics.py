@@ -39,17 +39,18 @@ def with_statistics(algorithm: Algorithm, model: Stateful) -> Algorithm:
 def _with_exchange(channel: Channel) -> Channel:
     """Sends the statistics of an update in an exchange before the channel's own."""
 
-    def talk(update, memory, keys, round):
+    def protocol(update, memory, keys, round):
         state = yield update.state
         # The mean over those present, also where the sum is divided by another number:
         # a variance that moves three times as far as it should ends below zero.
         scale = round.denominator / jnp.maximum(round.present, 1e-9)
         state = jax.tree.map(lambda mean: scale * mean, state)
-        delivery, memory = yield from channel.talk(update.params, memory, keys, round)
+        played = channel.protocol(update.params, memory, keys, round)
+        delivery, memory = yield from played
         estimate = Stateful(delivery.estimate, state)
         return Delivery(estimate, Stateful(delivery.own, update.state)), memory
 
-    return Channel(talk, lambda model: channel.init(trained(model)))
+    return Channel(protocol, lambda model: channel.init(trained(model)))
 
 
 def _with_state(tx: optax.GradientTransformation, sign):

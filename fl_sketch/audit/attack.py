@@ -197,7 +197,7 @@ def problem_of(
     validate.at_most(len(test.inputs), "the test images", images=images)
     attacks = images // (batch * clients)
     true = np.asarray(normalise(jnp.asarray(test.inputs[:images])))
-    numbers, key = parse.numbers_of(config), jax.random.key(config.seed)
+    numbers, key = parse.hyperparameters_of(config), jax.random.key(config.seed)
     return Problem(
         setup,
         setup.experiment.noisy(numbers),

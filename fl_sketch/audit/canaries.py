@@ -106,7 +106,7 @@ def pushing(
         turns = 1.0 - 2.0 * ((server.round + jnp.arange(exchanges)) % 2)
         return Work(turns[:, None] * push, state, {})
 
-    def talk(update, memory, keys, round):
+    def protocol(update, memory, keys, round):
         del keys
         means = []
         for number in range(exchanges):
@@ -115,7 +115,7 @@ def pushing(
         estimate = jnp.zeros((rounds, *rows.shape)).at[round.number].set(rows)
         return Delivery(estimate, ()), memory
 
-    return Algorithm(Local(run), Channel(talk), optax.sgd(1.0))
+    return Algorithm(Local(run), Channel(protocol), optax.sgd(1.0))
 
 
 def observer(

@@ -66,7 +66,7 @@ def play(setup: Setup, audit: Audit) -> Found:
     few.privacy.smallest_cohort = math.ceil(smallest)
     few.privacy.quantile_rate *= privacy.expected(few) / size
     few.privacy.quantile_noise = config.privacy.quantile_noise or size / 20
-    numbers, z = parse.numbers_of(config), guarantee.noise_multiplier
+    numbers, z = parse.hyperparameters_of(config), guarantee.noise_multiplier
     near = canaries.neighbours(plan.sampling, plan.relation)
     sizes = {"rounds": plan.steps, "exchanges": exchanges}
     limit = numbers["privacy.threshold"]

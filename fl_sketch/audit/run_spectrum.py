@@ -58,7 +58,7 @@ def of_run(
     train, mesh = setup.splits.train, setup.mesh
     validate.at_least_one(examples=examples)
     validate.at_most(len(train.targets), "the training set", examples=examples)
-    loss = setup.loss({**parse.numbers_of(config), "model.weight_decay": 0.0})
+    loss = setup.loss({**parse.hyperparameters_of(config), "model.weight_decay": 0.0})
     batch = min(CPU_BATCH if engine.on_cpu(mesh) else BATCH, examples)
     order = np.random.default_rng(config.seed).permutation(len(train.targets))
     chosen = np.sort(order[: examples // batch * batch])

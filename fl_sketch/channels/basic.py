@@ -25,12 +25,12 @@ READS = ("transpose", "estimate", "message")
 def exact() -> Channel:
     """Sends the update itself: 32 bits a number, and the estimate is the mean."""
 
-    def talk(update, memory, keys, round):
+    def protocol(update, memory, keys, round):
         del keys
         mean = yield update
         return Delivery(mean, round.counted(update)), memory
 
-    return Channel(talk)
+    return Channel(protocol)
 
 
 def sketched(op: Sketch, *, read: str = "transpose") -> Channel:
@@ -45,7 +45,7 @@ def sketched(op: Sketch, *, read: str = "transpose") -> Channel:
     back = op.transpose if read == "transpose" else op.estimate
     unbiased = read != "message" and back is op.transpose
 
-    def talk(update, memory, keys, round):
+    def protocol(update, memory, keys, round):
         def sketch(x):
             return op.apply(keys.shared, x)
 
@@ -59,7 +59,7 @@ def sketched(op: Sketch, *, read: str = "transpose") -> Channel:
     def contracts(params):
         return not unbiased or op.size(params) >= trees.size(params)
 
-    return Channel(talk, contracts=contracts)
+    return Channel(protocol, contracts=contracts)
 
 
 def compressed(compressor: Compressor) -> Channel:
@@ -68,12 +68,12 @@ def compressed(compressor: Compressor) -> Channel:
     The compressor uses the client's own key. The server averages the expanded messages.
     """
 
-    def talk(update, memory, keys, round):
+    def protocol(update, memory, keys, round):
         message = coded(compressor, keys.own, update)
         mean = yield message
         return Delivery(mean, round.counted(message.value)), memory
 
-    return Channel(talk, contracts=lambda params: compressor.contraction)
+    return Channel(protocol, contracts=lambda params: compressor.contraction)
 
 
 def coded(compressor: Compressor, key: Key, tree: Tree) -> Coded:
@@ -109,11 +109,11 @@ def clipped(channel: Channel, limit: float | jax.Array) -> Channel:
     if validate.is_off(limit):
         return channel
 
-    def talk(update, memory, keys, round):
+    def protocol(update, memory, keys, round):
         # In float32, since squares of float16 overflow from 256 on.
         norm = optax.tree.norm(optax.tree.cast(update, jnp.float32))
         scale = jnp.where((limit > 0) & (norm > limit), limit / norm, 1)
         update = jax.tree.map(lambda leaf: (leaf * scale).astype(leaf.dtype), update)
-        return (yield from channel.talk(update, memory, keys, round))
+        return (yield from channel.protocol(update, memory, keys, round))
 
-    return channel._replace(talk=talk)
+    return channel._replace(protocol=protocol)

@@ -39,7 +39,7 @@ def heavy_values(op: Sketch, k: int, *, fill: str = "random") -> Channel:
     """
     _require(k, fill)
 
-    def talk(update, memory, keys, round):
+    def protocol(update, memory, keys, round):
         vector, key = trees.ravel(update).astype(jnp.float32), keys.shared
         mean = yield Linear(lambda x: op.apply(key, x), vector)
         index = heavy_coordinates(op, key, mean, vector.size, k, fill=fill)
@@ -50,7 +50,7 @@ def heavy_values(op: Sketch, k: int, *, fill: str = "random") -> Channel:
         unravel = trees.unraveler(update)
         return Delivery(unravel(estimate), unravel(own)), memory
 
-    return Channel(talk)
+    return Channel(protocol)
 
 
 def heaprix(
@@ -77,7 +77,7 @@ def heaprix(
     validate.one_of(VALUES, values=values)
     find = functools.partial(heavy_coordinates, op, m=k, fill=fill)
 
-    def talk(update, memory, keys, round):
+    def protocol(update, memory, keys, round):
         vector, key = trees.ravel(update).astype(jnp.float32), keys.shared
         d, rest_key = vector.size, apart(key, Purpose.REST)
 
@@ -107,7 +107,7 @@ def heaprix(
         estimate = unravel(decoded(mean, index, heavy))
         return Delivery(estimate, unravel(decoded(own, own_index, own_heavy))), memory
 
-    return Channel(talk)
+    return Channel(protocol)
 
 
 def columns(op: Sketch) -> int:

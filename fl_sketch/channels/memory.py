@@ -28,16 +28,16 @@ def error_feedback(channel: Channel) -> Channel:
         zeros = jax.tree.map(jnp.zeros_like, params)
         return Memory((zeros, inner.client), inner.server)
 
-    def talk(update, memory, keys, round):
+    def protocol(update, memory, keys, round):
         error, inner = memory.client
         corrected = jax.tree.map(jnp.add, update, error)
         inner = Memory(inner, memory.server)
-        delivery, inner = yield from channel.talk(corrected, inner, keys, round)
+        delivery, inner = yield from channel.protocol(corrected, inner, keys, round)
         left = jax.tree.map(jnp.subtract, corrected, delivery.own)
         error = trees.if_finite(left, error)
         return delivery, Memory((error, inner.client), inner.server)
 
-    return Channel(talk, init)
+    return Channel(protocol, init)
 
 
 def difference(channel: Channel) -> Channel:
@@ -53,11 +53,11 @@ def difference(channel: Channel) -> Channel:
         zeros = jax.tree.map(jnp.zeros_like, params)
         return Memory((zeros, inner.client), (zeros, inner.server))
 
-    def talk(update, memory, keys, round):
+    def protocol(update, memory, keys, round):
         (own, inner_client), (average, inner_server) = memory
         change = jax.tree.map(jnp.subtract, update, own)
         inner = Memory(inner_client, inner_server)
-        delivery, inner = yield from channel.talk(change, inner, keys, round)
+        delivery, inner = yield from channel.protocol(change, inner, keys, round)
         own = trees.if_finite(jax.tree.map(jnp.add, own, delivery.own), own)
         share = round.denominator / round.population
         average = jax.tree.map(
@@ -68,7 +68,7 @@ def difference(channel: Channel) -> Channel:
         memory = Memory((own, inner.client), (average, inner.server))
         return Delivery(average, own), memory
 
-    return Channel(talk, init)
+    return Channel(protocol, init)
 
 
 def marina(compressor: Compressor, probability: float) -> Channel:
@@ -85,7 +85,7 @@ def marina(compressor: Compressor, probability: float) -> Channel:
     def init(params):
         return Memory(server=jax.tree.map(jnp.zeros_like, params))
 
-    def talk(update, memory, keys, round):
+    def protocol(update, memory, keys, round):
         (gradient, change), before = update, memory.server
         coin = apart(keys.shared, Purpose.COIN)
         heads = jax.random.bernoulli(coin, probability) | (round.number == 0)
@@ -97,4 +97,4 @@ def marina(compressor: Compressor, probability: float) -> Channel:
         own = round.counted(message.value)
         return Delivery(estimate, own), Memory(server=estimate)
 
-    return Channel(talk, init)
+    return Channel(protocol, init)

@@ -5,12 +5,12 @@ time, so it plays the generator again in every pass, up to the message whose mea
 known yet. When all means are known, the rest of the round is the same for everyone.
 
 >>> from fl_sketch.core.protocols import Round
->>> def talk(update, memory, keys, round):
+>>> def protocol(update, memory, keys, round):
 ...     average = yield 2 * update
 ...     return Delivery(average, update), memory
->>> play(Channel(talk), (3.0, Memory(), None, Round())).sent
+>>> play(Channel(protocol), (3.0, Memory(), None, Round())).sent
 6.0
->>> play(Channel(talk), (3.0, Memory(), None, Round()), (5.0,)).delivery.estimate
+>>> play(Channel(protocol), (3.0, Memory(), None, Round()), (5.0,)).delivery.estimate
 5.0
 """
 
@@ -56,13 +56,13 @@ def play(
     receive: Callable[[ServerReply], Any] = lambda reply: reply.value,
 ) -> Turn:
     """Plays a channel up to the first message whose mean is not known."""
-    name, talk = name_of(channel), channel.talk(*arguments)
-    if not inspect.isgenerator(talk):
-        msg = f"Expected the talk of {name} to yield its messages, got none."
+    name, protocol = name_of(channel), channel.protocol(*arguments)
+    if not inspect.isgenerator(protocol):
+        msg = f"Expected the protocol of {name} to yield its messages, got none."
         raise TypeError(msg)
     remaining, turn = iter(means), Turn()
     try:
-        yielded = next(talk)
+        yielded = next(protocol)
         while True:
             if isinstance(yielded, ServerReply):
                 bits = turn.bits_reply + size_in_bits(yielded.fields)
@@ -73,7 +73,7 @@ def play(
                     return turn._replace(sent=yielded)
                 bits = turn.bits_up + bits_of(yielded, answer)
                 turn = turn._replace(bits_up=bits)
-            yielded = talk.send(answer)
+            yielded = protocol.send(answer)
     except StopIteration as end:
         if next(remaining, None) is not None:
             raise _changed_exchanges(channel) from None
@@ -82,7 +82,7 @@ def play(
         case (Delivery() as delivery, Memory() as memory):
             return turn._replace(delivery=delivery, memory=memory)
     got = type(result).__name__
-    msg = f"Expected the talk of {name} to return (Delivery, Memory), got {got}."
+    msg = f"Expected the protocol of {name} to return (Delivery, Memory), got {got}."
     raise TypeError(msg)
 
 
@@ -172,8 +172,8 @@ def step(algorithm: Algorithm, server: Server, sent: Any, keys: Keys) -> Server:
 
 def name_of(channel: Channel) -> str:
     """Returns the name of the function that made `channel`, for errors."""
-    names = channel.talk.__qualname__.split(".")
-    return names[0] if names[-1] == "talk" else names[-1]
+    names = channel.protocol.__qualname__.split(".")
+    return names[0] if names[-1] == "protocol" else names[-1]
 
 
 def _changed_exchanges(channel: Channel) -> ValueError:

@@ -11,10 +11,11 @@ import optax
 from ml_collections import ConfigDict
 
 from fl_sketch.algorithms import catalog
-from fl_sketch.config.parse import Numbers, section
+from fl_sketch.config.parse import section
 from fl_sketch.core import pretrained, validate
 from fl_sketch.core.mappings import flat
 from fl_sketch.core.protocols import Compressor, Sketch
+from fl_sketch.engine.experiment import Hyperparameters
 from fl_sketch.privacy import lattice
 from fl_sketch.transforms import by_name
 
@@ -39,7 +40,7 @@ SAME = {  # arguments that are a key as it is
 }
 _RATE = ("server.rate", "server.schedule", "server.floor")
 _SHORT = ("compressor.compression", "compressor.levels")
-_SKETCH = ("operator", "compression", "numbers", "rows", "layout", "stored")
+_SKETCH = ("operator", "compression", "size", "rows", "layout", "stored")
 MADE_OF = {  # the others, with the keys that only arguments read
     "client_optimizer": ("client.optimizer", "client.weight_decay"),
     "gain": ("client.rate", "client.gain"),
@@ -73,7 +74,7 @@ def taken(
     method: catalog.Method,
     config: ConfigDict,
     d: int,
-    numbers: Numbers,
+    hyperparameters: Hyperparameters,
     noise_multiplier: float = 0.0,
 ) -> dict[str, Any]:
     """Returns the arguments that an algorithm takes, for a model of d parameters.
@@ -87,7 +88,7 @@ def taken(
                 f"or to be among {', '.join(KEYS)}, got {name!r}."
             )
             raise ValueError(msg + validate.nearest(name, tuple(KEYS)))
-    values = {**flat(config), **numbers}
+    values = {**flat(config), **hyperparameters}
 
     def client_optimizer() -> by_name.Optimizer:
         with section("client"):

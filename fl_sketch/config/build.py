@@ -15,7 +15,7 @@ from fl_sketch.algorithms import catalog
 from fl_sketch.algorithms.with_statistics import with_statistics
 from fl_sketch.config import arguments, privacy
 from fl_sketch.config.inputs import Seen
-from fl_sketch.config.parse import Numbers, section
+from fl_sketch.config.parse import section
 from fl_sketch.core import plugins, pretrained, trees, validate
 from fl_sketch.core.constants import Constant
 from fl_sketch.core.keys import Purpose, apart
@@ -24,6 +24,7 @@ from fl_sketch.core.tokens import PAD
 from fl_sketch.core.trees import Stateful
 from fl_sketch.data import inputs as seeing
 from fl_sketch.data.examples import Examples
+from fl_sketch.engine.experiment import Hyperparameters
 from fl_sketch.engine.mesh import placed
 from fl_sketch.models import huggingface
 from fl_sketch.models.losses import KINDS
@@ -81,7 +82,10 @@ def metrics_of(model: ConfigDict) -> tuple[str, ...]:
 
 
 def loss_of(
-    config: ConfigDict, seen: Seen, numbers: Numbers, parts: Parts | None = None
+    config: ConfigDict,
+    seen: Seen,
+    hyperparameters: Hyperparameters,
+    parts: Parts | None = None,
 ) -> models.Loss:
     """Returns the loss of what trains of a config's model; without parts all of it.
 
@@ -90,7 +94,7 @@ def loss_of(
     do not change, the model runs in evaluation mode.
     """
     model, classes, vocabulary = config.model, seen.classes, config.data.vocabulary
-    decay = numbers["model.weight_decay"]
+    decay = hyperparameters["model.weight_decay"]
     with section("model"):
         module = module_of(model.name, classes, model.size, model, vocabulary)
         padding = getattr(module, "padding", None)
@@ -98,7 +102,7 @@ def loss_of(
             module,
             model.loss,
             metrics=metrics_of(model),
-            label_smoothing=numbers["model.label_smoothing"],
+            label_smoothing=hyperparameters["model.label_smoothing"],
             weight_decay=0.0 if parts else decay,
             padding=PAD if model.name == "language_model" else padding,
             classes=classes,
@@ -173,7 +177,11 @@ def require_runs(name: str, loss: models.Loss, first: Examples) -> Tree:
 
 
 def algorithm_of(
-    config: ConfigDict, loss: models.Loss, model: Tree, numbers: Numbers, z: float
+    config: ConfigDict,
+    loss: models.Loss,
+    model: Tree,
+    hyperparameters: Hyperparameters,
+    z: float,
 ) -> Algorithm:
     """Returns the algorithm of a config with its mechanism, and noise of multiplier z.
 
@@ -196,13 +204,13 @@ def algorithm_of(
         )
         raise ValueError(msg)
     d = trees.size(trees.trained(model))
-    given = arguments.taken(method, config, d, numbers, noise_multiplier=z)
+    given = arguments.taken(method, config, d, hyperparameters, noise_multiplier=z)
     algorithm = method.make(value_of(loss), **given)
     if not isinstance(algorithm, Algorithm):
         msg = f"Expected algorithm={method.name} to return a protocols.Algorithm, got "
         raise TypeError(msg + f"{algorithm!r}.")
     algorithm = with_statistics(algorithm, model) if statistics else algorithm
-    return privacy.guarded(config, algorithm, z, numbers, model)
+    return privacy.guarded(config, algorithm, z, hyperparameters, model)
 
 
 def parts_of(

@@ -18,7 +18,7 @@ class Seen(NamedTuple):
     """How the examples of a data set reach a model.
 
     Attributes:
-      classes: the number of classes, labels or numbers that it foretells.
+      classes: the number of classes, labels or numbers that it predicts.
       scaling: what inputs are shifted and divided by, or None.
       augmentation: what varies them in training, or None.
     """

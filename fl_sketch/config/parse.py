@@ -7,7 +7,7 @@ others are checked here. Every error is one line that begins with the section.
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -25,7 +25,6 @@ from fl_sketch.privacy import accounting, lattice
 from fl_sketch.sketch import FILLS
 from fl_sketch.transforms import by_name
 
-Numbers = Mapping[str, float | jax.Array]
 WHOLE = 2**31  # whole numbers are int32 in programs
 
 RANGES: dict[str, Callable[[float], bool]] = {
@@ -134,7 +133,7 @@ def check(config: ConfigDict) -> dict[str, float]:
     """
     catalog.method(config.algorithm)
     check_seed(config.seed)
-    numbers = numbers_of(config)
+    hyperparameters = hyperparameters_of(config)
     for key, value in flat(config).items():
         if isinstance(value, int) and not -WHOLE <= value < WHOLE:
             msg = f"Expected {key} in [-{WHOLE}, {WHOLE}), got {key}={value}."
@@ -155,16 +154,16 @@ def check(config: ConfigDict) -> dict[str, float]:
             f"damaged, got checkpoint_keep={config.checkpoint_keep}."
         )
         raise ValueError(msg)
-    return numbers
+    return hyperparameters
 
 
-def numbers_of(config: ConfigDict) -> dict[str, float]:
+def hyperparameters_of(config: ConfigDict) -> dict[str, float]:
     """Returns the continuous keys of a config, checked."""
     values = flat(config)
-    numbers = {name: values[name] for name in CONTINUOUS}
-    for name, value in numbers.items():
+    hyperparameters = {name: values[name] for name in CONTINUOUS}
+    for name, value in hyperparameters.items():
         check_number(name, value)
-    return numbers
+    return hyperparameters
 
 
 def check_number(name: str, value: float) -> None:

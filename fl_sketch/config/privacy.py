@@ -12,13 +12,14 @@ from ml_collections import ConfigDict
 from fl_sketch import engine
 from fl_sketch.algorithms import catalog
 from fl_sketch.config.inputs import MEASURED
-from fl_sketch.config.parse import Numbers, section
+from fl_sketch.config.parse import section
 from fl_sketch.core import plugins, trees, validate
 from fl_sketch.core.mappings import flat
 from fl_sketch.core.protocols import Algorithm, Tree
 from fl_sketch.data import datasets
 from fl_sketch.engine.cohort import Sampler
 from fl_sketch.engine.costs import Traffic
+from fl_sketch.engine.experiment import Hyperparameters
 from fl_sketch.privacy import accounting, clipping, lattice, mechanism
 from fl_sketch.privacy.guarantee import (
     LEAST,
@@ -133,7 +134,11 @@ def check(config: ConfigDict) -> None:
 
 
 def guarded(
-    config: ConfigDict, algorithm: Algorithm, z: float, numbers: Numbers, params: Tree
+    config: ConfigDict,
+    algorithm: Algorithm,
+    z: float,
+    hyperparameters: Hyperparameters,
+    params: Tree,
 ) -> Algorithm:
     """Returns an `algorithm` with the config's mechanism, if messages are bounded.
 
@@ -168,7 +173,7 @@ def guarded(
             poisson = config.cohort.sampling == "poisson"
             most = accounting.places_for(config.data.clients, size) if poisson else size
             guard = mechanism.integers(
-                BOUNDS[bound](numbers[threshold]),
+                BOUNDS[bound](hyperparameters[threshold]),
                 bits=privacy.bits,
                 smallest=smallest,
                 most=most,
@@ -183,14 +188,16 @@ def guarded(
                 )
                 raise ValueError(msg)
             guard = mechanism.adaptive(
-                numbers[threshold],
+                hyperparameters[threshold],
                 quantile=privacy.quantile,
                 rate=privacy.quantile_rate,
                 count_noise=noise,
                 **common,
             )
         else:
-            guard = mechanism.central(BOUNDS[bound](numbers[threshold]), **common)
+            guard = mechanism.central(
+                BOUNDS[bound](hyperparameters[threshold]), **common
+            )
     return algorithm._replace(mechanism=guard)
 
 

@@ -253,24 +253,24 @@ class Round(NamedTuple):
     population: jax.typing.ArrayLike = 1.0
 
 
-Talk = Generator[Any, Any, tuple[Delivery, Memory]]
+Protocol = Generator[Any, Any, tuple[Delivery, Memory]]
 
 
 class Channel(NamedTuple):
     """How updates become an estimate of their mean.
 
     Attributes:
-      talk: `(update, memory, keys, round) -> Talk`, one client's part of a round, a
-        generator. It yields a message (an array, a tree of arrays, `Linear` or `Coded`)
-        and receives the mean of all clients' messages. It yields a `ServerReply` and
-        receives its value. It returns `(Delivery, Memory)`. It must yield from plain
-        Python, not from inside a traced branch or loop.
+      protocol: `(update, memory, keys, round) -> Protocol`, a client's part of a round,
+        a generator. It yields a message (an array, a tree of arrays, `Linear` or
+        `Coded`) and receives the mean of all clients' messages. It yields a
+        `ServerReply` and receives its value. It returns `(Delivery, Memory)`. It must
+        yield from plain Python, not from inside a traced branch or loop.
       init: `(params) -> Memory` before the first round.
       contracts: `(params) -> bool`; False: its errors are known to be longer than its
         input, so error feedback would diverge.
     """
 
-    talk: Callable[[Any, Memory, Keys, Round], Talk]
+    protocol: Callable[[Any, Memory, Keys, Round], Protocol]
     init: Callable[[Tree], Memory] = lambda params: Memory()
     contracts: Callable[[Tree], bool] = lambda params: True
 
@@ -345,7 +345,7 @@ class Mechanism(NamedTuple):
         None: floats, with Gaussian noise.
       trailing: how a network sends the last leaves of a summand, which are not the
         message: "half" is 1/2 or -1/2, in one bit.
-      said: what a release says: by whom noise is added, the bound's name, and its C.
+      description: for a release: by whom noise is added, the bound's name, and its C.
     """
 
     init: Callable[[], Any]
@@ -359,7 +359,7 @@ class Mechanism(NamedTuple):
     extra: int = 0
     integers: Any = None
     trailing: tuple[str, ...] = ()
-    said: tuple[str, str, Any] = ("one's own", "one's own", None)
+    description: tuple[str, str, Any] = ("one's own", "one's own", None)
 
 
 class Algorithm(NamedTuple):

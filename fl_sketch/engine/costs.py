@@ -37,9 +37,9 @@ class Traffic(NamedTuple):
       sent: the numbers of each message; one entry for each exchange, and so for each
         release of a mechanism.
       bits_up: the bits that it sends; None: they depend on the round.
-      bits_told: the bits of the server's replies between exchanges.
+      bits_reply: the bits of the server's replies between exchanges.
       stateful: whether there is any client state.
-      heard: bytes of the means that a client needs within the round.
+      received: bytes of the means that a client needs within the round.
       read: a bool for each leaf of the server: whether clients read it, apart from the
         parameters.
       counts: whether the server's step depends on the weight of all, or of the cohort.
@@ -50,9 +50,9 @@ class Traffic(NamedTuple):
 
     sent: tuple[int, ...]
     bits_up: int | None
-    bits_told: int
+    bits_reply: int
     stateful: bool
-    heard: int
+    received: int
     read: Server
     counts: bool
     alone: bool
@@ -89,11 +89,11 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
     algorithm, facts = _with_work_traced(algorithm, start, batches)
     means, replies = jax.eval_shape(echoed, *start, batches)
     part, after = (functools.partial(f, algorithm) for f in (_part, _after))
-    read, heard, *_ = _used(part, start[0], means, replies, start[1], batches)
+    read, received, *_ = _used(part, start[0], means, replies, start[1], batches)
     server_key = jax.eval_shape(lambda: round_keys(jax.random.key(0), 0, 0).server)
     weights = dict.fromkeys(COUNTED, jax.ShapeDtypeStruct((), np.float32))
-    received = means, replies
-    alone, counts, *_ = _used(after, server_key, weights, start, batches, received)
+    replay = means, replies
+    alone, counts, *_ = _used(after, server_key, weights, start, batches, replay)
     up, down = bits[-1]
     sent = up
     if algorithm.mechanism:
@@ -102,9 +102,9 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
         sent=tuple(map(_numbers, means)),
         bits_up=int(sent) if isinstance(sent, int) else None,
         coded=up != FLOAT_BITS * _numbers(means),
-        bits_told=down,
+        bits_reply=down,
         stateful=bool(jax.tree.leaves(start[1])),
-        heard=FLOAT_BYTES * _numbers(means, heard),
+        received=FLOAT_BYTES * _numbers(means, received),
         read=read,
         counts=any(counts.values()),
         alone=alone,
@@ -151,8 +151,8 @@ def prices(
         warmup, always = algorithm.downlink.warmup, read["guard"] + read["memory"]
         follow = Follow(opt, short, means - short, warmup, always)
     size = FLOAT_BYTES * trees.size(params)
-    heard, replies = traffic.heard, -(-traffic.bits_told // 8)
-    model = Prices(size, sum(read.values()), heard, replies, follow, once=once)
+    received, replies = traffic.received, -(-traffic.bits_reply // 8)
+    model = Prices(size, sum(read.values()), received, replies, follow, once=once)
     ways = {"messages": model._replace(followed=True), "model": model}
     if traffic.alone:
         ways = {"model": model}
@@ -194,12 +194,12 @@ def _require_numbers(diagnostics: Any) -> None:
             raise TypeError(" ".join(msg.split()))
 
 
-def _after(algorithm: Algorithm, server_key, weights, start, batches, received):
+def _after(algorithm: Algorithm, server_key, weights, start, batches, replay):
     """Returns the server after a round, in which only it knows `server_key`.
 
     Draws that a server with a downlink makes before it sends need no repetition.
     """
-    (server, client), (means, replies) = start, received
+    (server, client), (means, replies) = start, replay
     _, (update, memory, keys, round) = _work(algorithm, server, client, batches)
     alone, down = keys._replace(server=server_key), algorithm.downlink
     arguments = update, memory, keys if down else alone, round._replace(**weights)

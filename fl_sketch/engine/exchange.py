@@ -46,13 +46,13 @@ class Served(NamedTuple):
 
     Attributes:
       bytes_up: bytes that each client sent, as `wire.traced_bytes` has them.
-      bytes_told: bytes of the server's replies to each, between exchanges.
+      bytes_reply: bytes of the server's replies to each, between exchanges.
     """
 
     server: Server
     estimate: Any
     bytes_up: jax.Array
-    bytes_told: jax.Array
+    bytes_reply: jax.Array
 
 
 def exchange(device: DeviceRound, server: Server, slots: Slot) -> Exchanged:
@@ -94,14 +94,14 @@ def exchange(device: DeviceRound, server: Server, slots: Slot) -> Exchanged:
         if not number:
             diagnostics = device.mean_diagnostics(sums, total.rejected)
         release = device.release(number, total, state)
-        means += (as_heard(release.mean, server.round),)
+        means += (as_received(release.mean, server.round),)
         state, facts = release.state, added(facts, release.facts)
         released = added(released, release.released)
     diagnostics |= {f"{MECHANISM}{name}": value for name, value in facts.items()}
     return Exchanged(means, blank, works, diagnostics, released, state)
 
 
-def as_heard(mean: Message, number: jax.Array) -> Message:
+def as_received(mean: Message, number: jax.Array) -> Message:
     """Returns a mean with its numbers rounded, in the round of this number.
 
     A network transports numbers. If XLA rounded the division by the denominator
@@ -128,7 +128,9 @@ def added(totals: Mapping[str, Any], terms: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-def serve(device: DeviceRound, server: Server, heard: Exchanged, slots: Slot) -> Served:
+def serve(
+    device: DeviceRound, server: Server, received: Exchanged, slots: Slot
+) -> Served:
     """Returns the server after its step along the estimate.
 
     The channel is traced as one client's, with blank work along an axis of length one.
@@ -139,15 +141,16 @@ def serve(device: DeviceRound, server: Server, heard: Exchanged, slots: Slot) ->
     known = device.round._replace(counted=Round().counted)
 
     def as_one(slot, work):
-        turn = player.play(*here.turn(slot, work, known), heard.means)
+        turn = player.play(*here.turn(slot, work, known), received.means)
         end = player.ended(algorithm.uplink, turn)
         up = end.bits_up
         if algorithm.mechanism:
-            up = algorithm.mechanism.wire(up, tuple(map(trees.count, heard.means)))
+            up = algorithm.mechanism.wire(up, tuple(map(trees.count, received.means)))
         traffic = traced_bytes(up), traced_bytes(end.bits_reply)
         return end.delivery.estimate, end.memory.server, *traffic
 
-    blank = jax.tree.map(lambda leaf: varying_like(leaf[None], slots.id), heard.blank)
+    ids, blank = slots.id, received.blank
+    blank = jax.tree.map(lambda leaf: varying_like(leaf[None], ids), blank)
     one = jax.tree.map(lambda leaf: leaf[:1], slots)
     try:
         estimate, memory, up, told = jax.vmap(as_one, out_axes=None)(one, blank)
@@ -159,13 +162,13 @@ def serve(device: DeviceRound, server: Server, heard: Exchanged, slots: Slot) ->
             "server's memory from means only, got values of a single client in them."
         )
         raise ValueError(msg) from error
-    after = server._replace(memory=memory, guard=heard.guard)
+    after = server._replace(memory=memory, guard=received.guard)
     after = player.serve(algorithm, after, estimate, here.keys(0))
     return Served(after, estimate, up, told)
 
 
 def finish(
-    device: DeviceRound, heard: Exchanged, served: Served, slots: Slot
+    device: DeviceRound, received: Exchanged, served: Served, slots: Slot
 ) -> Client:
     """Returns the states of the device's clients after the round.
 
@@ -175,10 +178,10 @@ def finish(
 
     def of_client(slot, work):
         work = work or device.work(slot)
-        turn = player.play(*device.turn(slot, work, device.round), heard.means)
+        turn = player.play(*device.turn(slot, work, device.round), received.means)
         end = player.ended(device.algorithm.uplink, turn)
         delivery = end.delivery._replace(estimate=served.estimate)
         state = device.algorithm.local.finish(work.state, delivery)
         return (), Client(state, end.memory.client)
 
-    return device.each(of_client, slots, heard.works)[1]
+    return device.each(of_client, slots, received.works)[1]

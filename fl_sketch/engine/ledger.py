@@ -29,7 +29,7 @@ class Ledger(NamedTuple):
       up: bytes sent, int64.
       down: bytes received, int64.
       last: the round in which it last had the model, int32; -1: never.
-      heard: bytes of that round's means that it received during it, int64.
+      received: bytes of that round's means that it received during it, int64.
       asked: the number of rounds in which it received the model, int32.
       answered: the number of rounds in which it sent something, int32.
     """
@@ -37,7 +37,7 @@ class Ledger(NamedTuple):
     up: np.ndarray
     down: np.ndarray
     last: np.ndarray
-    heard: np.ndarray
+    received: np.ndarray
     asked: np.ndarray
     answered: np.ndarray
 
@@ -55,10 +55,10 @@ class Bytes(NamedTuple):
 def empty(population: int) -> Ledger:
     """Returns the ledger before the first round."""
     validate.at_least_one(population=population)
-    up, down, heard = np.zeros((3, population), np.int64)
+    up, down, received = np.zeros((3, population), np.int64)
     asked, answered = np.zeros((2, population), np.int32)
     never = np.full(population, -1, np.int32)
-    return Ledger(up, down, never, heard, asked, answered)
+    return Ledger(up, down, never, received, asked, answered)
 
 
 def record(ledger: Ledger, prices: Prices, number: int, report: SimulatorOnly) -> Bytes:
@@ -70,15 +70,15 @@ def record(ledger: Ledger, prices: Prices, number: int, report: SimulatorOnly) -
     asked = np.asarray(report.clients)[places]
     answered = report.answered[places]
     up = np.where(answered, byte_count(report.bytes_up), 0)
-    heard = np.where(answered, prices.told(byte_count(report.bytes_told)), 0)
-    down = heard + prices.fetched(ledger.last[asked], ledger.heard[asked], number)
+    received = np.where(answered, prices.downloaded(byte_count(report.bytes_reply)), 0)
+    down = received + prices.fetched(ledger.last[asked], ledger.received[asked], number)
     down += np.where(_first_visits(ledger, asked), prices.once, 0)
     np.add.at(ledger.up, asked, up)
     np.add.at(ledger.down, asked, down)
     np.add.at(ledger.asked, asked, 1)
     np.add.at(ledger.answered, asked[answered], 1)
     ledger.last[asked] = number
-    ledger.heard[asked] = heard if prices.heard else 0
+    ledger.received[asked] = received if prices.received else 0
     return Bytes(int(up.sum()), int(down.sum()), int(answered.sum()))
 
 

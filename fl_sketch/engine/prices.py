@@ -31,7 +31,7 @@ class Prices(NamedTuple):
     Attributes:
       params: of the parameters.
       read: of other things that it reads, if it downloads the model.
-      heard: of the means that it needs within the round, instead of replies.
+      received: of the means that it needs within the round, instead of replies.
       replies: of the server's replies between exchanges.
       followed: whether clients replay the server's steps.
       once: of the arrays that do not train, which a client downloads on its first
@@ -40,20 +40,20 @@ class Prices(NamedTuple):
 
     params: int
     read: int = 0
-    heard: int = 0
+    received: int = 0
     replies: int = 0
     follow: Follow = Follow(0, 0)
     followed: bool = False
     once: int = 0
 
-    def told(self, reply: Any) -> Any:
+    def downloaded(self, reply: Any) -> Any:
         """Returns the bytes that clients receive from a server between exchanges."""
-        return self.heard or reply
+        return self.received or reply
 
     @property
     def within(self) -> int:
         """The bytes that a client receives during a round, after its download."""
-        return self.told(self.replies)
+        return self.downloaded(self.replies)
 
     @property
     def model(self) -> int:
@@ -67,19 +67,19 @@ class Prices(NamedTuple):
             return self.params + self.follow.begin + self.follow.always
         return self.model
 
-    def fetched(self, last: Any, heard: Any, number: Any) -> np.ndarray:
+    def fetched(self, last: Any, received: Any, number: Any) -> np.ndarray:
         """Returns the bytes that clients fetch before their work in round `number`.
 
         Args:
           last: the round in which each of them last had the model; -1: never.
-          heard: bytes of that round's means that they received during it.
+          received: bytes of that round's means that they received during it.
         """
         last = np.asarray(last, np.int64)
         if not self.followed:
             return np.full(last.shape, self.model, np.int64)
         whole = self.params + self.follow.begin
         # A client with the model of round m lacks the steps of rounds m to number - 1.
-        since = self._sent(number) - self._sent(np.maximum(last, 0)) - heard
+        since = self._sent(number) - self._sent(np.maximum(last, 0)) - received
         # All begin with the same parameters, and with nothing else.
         new = np.minimum(whole, self.params + self._sent(number))
         least = np.where(last < 0, new, np.clip(since, 0, whole))
@@ -93,8 +93,8 @@ class Prices(NamedTuple):
         times = min(rounds, VISITS)
         visits = (np.arange(times)[:, None] + 0.5) * rounds // times
         last = np.maximum(-1, visits - _gaps(gap))
-        heard = np.where(last < 0, 0, self.heard)
-        return self.fetched(last, heard, visits.astype(np.int64)).mean().item()
+        received = np.where(last < 0, 0, self.received)
+        return self.fetched(last, received, visits.astype(np.int64)).mean().item()
 
     def _sent(self, rounds: Any) -> Any:
         """Returns the bytes that the server sent in so many first rounds."""

@@ -44,14 +44,14 @@ class SimulatorOnly(NamedTuple):
       answered: the places whose clients answered, bool [places].
       bytes_up: bytes that each of those sent, as `wire.traced_bytes` has them: one
         length, or one for each place.
-      bytes_told: bytes of the server's replies between exchanges, in the same form.
+      bytes_reply: bytes of the server's replies between exchanges, in the same form.
       diagnostics: means over clients; under a mechanism also its facts.
     """
 
     clients: jax.Array
     answered: jax.Array
     bytes_up: jax.Array
-    bytes_told: jax.Array
+    bytes_reply: jax.Array
     diagnostics: dict[str, jax.Array]
 
 
@@ -163,13 +163,13 @@ def make_round(
 
 def _played(device: DeviceRound, server: Server, slots: Slot):
     """Plays a round on one of the devices; returns states, traffic and numbers."""
-    heard = exchange(device, server, slots)
-    served = serve(device, server, heard, slots)
+    received = exchange(device, server, slots)
+    served = serve(device, server, received, slots)
     states = slots.client
     if jax.tree.leaves(states):
-        states = finish(device, heard, served, slots)
-    traffic = served.bytes_up, served.bytes_told
-    return served.server, states, traffic, heard.diagnostics, heard.released
+        states = finish(device, received, served, slots)
+    traffic = served.bytes_up, served.bytes_reply
+    return served.server, states, traffic, received.diagnostics, received.released
 
 
 def _counted(algorithm: Algorithm, guard, weights, number, denominator, population):

@@ -77,7 +77,7 @@ def of_coordinator(config: ConfigDict, splits: Splits) -> Setup:
 def programs_of(setup: Setup) -> Programs:
     """Returns the programs of a setup."""
     experiment, local = setup.experiment, setup.experiment.local
-    algorithm = experiment.noisy(setup.numbers)
+    algorithm = experiment.noisy(setup.hyperparameters)
     batches = local.shapes(setup.splits.train)
     shapes = setup.params, batches, local.fetch
     return Programs(algorithm, *shapes, experiment.traffic)

@@ -1,7 +1,7 @@
 """The programs of both sides of an algorithm, and the layouts of what they send.
 
 Both sides make them of the same algorithm and the same shapes. A client's part of a
-round is a generator (`Channel.talk`). A site plays it up to the message that it is
+round is a generator (`Channel.protocol`). A site plays it up to the message that it is
 asked for; the coordinator plays it on zeros, to know what a message adds to the sum.
 Each program is compiled once.
 """
@@ -92,7 +92,7 @@ class Programs:
         read = traffic.read._replace(
             params=jax.tree.map(lambda _: True, self.server.params), round=False
         )
-        if traffic.bits_told:  # clients make the server's replies of means themselves
+        if traffic.bits_reply:  # clients make the server's replies of means themselves
             all_of_it = jax.tree.map(lambda _: True, self.server.memory)
             read = read._replace(memory=all_of_it)
         self._read = jax.tree.leaves(read)

@@ -165,8 +165,8 @@ def write_identities(folders: Mapping[str, pathlib.Path]) -> None:
     privates, publics = drawn([*folders])
     public = {name: one.hex() for name, one in publics.items()}
     for name, folder in folders.items():
-        said = {"name": name, "private": privates[name].hex(), "publics": public}
-        path, text = folder / FILE, json.dumps(said, indent=1)
+        given = {"name": name, "private": privates[name].hex(), "publics": public}
+        path, text = folder / FILE, json.dumps(given, indent=1)
         files.write_private(path, text.encode(), folder / f".{FILE}.partial")
 
 
@@ -176,9 +176,9 @@ def read_identity(folder: pathlib.Path) -> Identity | None:
     if not path.exists():
         return None
     with untrusted_files.reading(path, "to be unchanged"):
-        said = json.loads(path.read_text())
-        known = {name: bytes.fromhex(one) for name, one in said["publics"].items()}
-        return Identity(str(said["name"]), bytes.fromhex(said["private"]), known)
+        given = json.loads(path.read_text())
+        known = {name: bytes.fromhex(one) for name, one in given["publics"].items()}
+        return Identity(str(given["name"]), bytes.fromhex(given["private"]), known)
 
 
 def _mask(seed: bytes, sum_: Sum) -> np.ndarray:

@@ -141,7 +141,7 @@ def integers(
         smallest,
         wire=lambda _, numbers: bits * sum(map(lattice.padded, numbers)),
         integers=sums,
-        said=("skellam" if smallest else "central", bound.name, bound.limit),
+        description=("skellam" if smallest else "central", bound.name, bound.limit),
     )
 
 

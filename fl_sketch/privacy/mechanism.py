@@ -61,7 +61,7 @@ def central(bound: Bound, *, noise_multiplier: float, denominator: float) -> Mec
         release,
         noise_multiplier,
         denominator,
-        said=("central", bound.name, bound.limit),
+        description=("central", bound.name, bound.limit),
     )
 
 
@@ -125,7 +125,7 @@ def adaptive(
         wire=lambda bits, numbers: bits + 1,
         extra=1,
         trailing=("half",),
-        said=("central", "adaptive", start),
+        description=("central", "adaptive", start),
     )
 
 

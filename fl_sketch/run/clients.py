@@ -33,7 +33,7 @@ def write(setup: Setup, folder: pathlib.Path, result: Result) -> dict[str, float
         columns["name"] = np.array([names[owner] for owner in np.unique(owners)])
     found, held = {}, setup.partition(config.seed)[1]
     if config.data.held_out:
-        loss = setup.loss(setup.numbers)
+        loss = setup.loss(setup.hyperparameters)
 
         def measure(params, examples, weights):
             return loss.report(loss.metrics(params, *examples, weights))

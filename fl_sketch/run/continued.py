@@ -84,7 +84,7 @@ def ledger_of(price: Prices, before: Standing) -> ledger.Ledger:
     """
     book = jax.tree.map(np.copy, before.ledger)
     if price.followed and not before.prices.followed:
-        book.last[:], book.heard[:] = -1, 0
+        book.last[:], book.received[:] = -1, 0
     if price.followed and price.follow != before.prices.follow:
         msg = (
             "Expected messages of as many bytes as in the rounds before, since who "

@@ -138,15 +138,15 @@ def devices(count: int) -> str:
 
 
 def message(facts: Mapping[str, Any]) -> str:
-    """Returns the size of a message: in numbers, or in bytes if it is compressed."""
+    """Returns the size of a message: in entries, or in bytes if it is compressed."""
     sent, up, d = facts["sketch_size"], facts["bytes_up_planned"], facts["d"]
-    size = f"{sent} numbers, {facts['compression']:.4g} times fewer than "
+    size = f"{sent} entries, {facts['compression']:.4g} times fewer than "
     if up is not None and up < FLOAT_BYTES * sent:
         size = f"{up} bytes, {FLOAT_BYTES * d / up:.4g} times fewer than "
     elif sent == d:
-        size = f"{d} numbers, as many as "
+        size = f"{d} entries, as many as "
     elif sent > d:
-        size = f"{sent} numbers, {sent / d:.4g} times as many as "
+        size = f"{sent} entries, {sent / d:.4g} times as many as "
     most, several = "at most " * (up is None), facts["exchanges"] > 1
     size += "the part that trains" if "frozen" in facts else "the model"
     return most + size + f", in {facts['exchanges']} exchanges" * several

@@ -61,7 +61,7 @@ def _protection(setup: Setup) -> dict[str, Any]:
     if guarantee is None:
         return {}
     keys, (bound, local, *_) = setup.config.privacy, protection_of(setup.config)
-    guard = setup.experiment.noisy(setup.numbers).mechanism
+    guard = setup.experiment.noisy(setup.hyperparameters).mechanism
     return {
         **guarantee.facts,
         "noise": "local" if local else keys.noise,

@@ -44,7 +44,7 @@ class Setup:
 
     Attributes:
       config: the config, with the number of clients that the data have.
-      numbers: its continuous keys.
+      hyperparameters: its continuous keys.
       splits: the data on the host.
       seen: the data as inputs of the model.
       params: shapes of the trained parameters.
@@ -57,7 +57,7 @@ class Setup:
     """
 
     config: ConfigDict
-    numbers: Mapping[str, float]
+    hyperparameters: Mapping[str, float]
     splits: datasets.Splits
     seen: Seen
     params: Tree
@@ -87,7 +87,7 @@ class Setup:
                 local=local,
                 rounds=config.rounds,
                 mesh=self.mesh,
-                hyperparameters=self.numbers,
+                hyperparameters=self.hyperparameters,
                 evaluate=self.evaluate,
                 promise=self.promise,
                 weighting=config.cohort.weighting,
@@ -116,26 +116,26 @@ class Setup:
             noise_multiplier=self.noise_multiplier,
         )
 
-    def loss(self, numbers: Hyperparameters) -> models.Loss:
+    def loss(self, hyperparameters: Hyperparameters) -> models.Loss:
         """Returns the loss of the model, as a function of what trains."""
-        return build.loss_of(self.config, self.seen, numbers, self.parts)
+        return build.loss_of(self.config, self.seen, hyperparameters, self.parts)
 
-    def algorithm(self, numbers: Hyperparameters, z: float) -> Algorithm:
+    def algorithm(self, hyperparameters: Hyperparameters, z: float) -> Algorithm:
         """Returns the algorithm with its mechanism, and noise of multiplier z."""
-        loss = self.loss(numbers)
-        return build.algorithm_of(self.config, loss, self.params, numbers, z)
+        loss = self.loss(hyperparameters)
+        return build.algorithm_of(self.config, loss, self.params, hyperparameters, z)
 
-    def init(self, numbers: Hyperparameters, key: Key) -> Tree:
+    def init(self, hyperparameters: Hyperparameters, key: Key) -> Tree:
         """Returns the first model."""
         inputs = self.splits.train.inputs
         first = jax.ShapeDtypeStruct((1, *inputs.shape[1:]), inputs.dtype)
-        params = self.loss(numbers).init(key, first)
+        params = self.loss(hyperparameters).init(key, first)
         return params_io.insert(params, self.initial.value)
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of what is measured on test data apart from the loss."""
-        return tuple(self.loss(self.numbers).measured)
+        return tuple(self.loss(self.hyperparameters).measured)
 
     @functools.cached_property
     def _measuring(self) -> Callable[..., Callable]:
@@ -148,7 +148,7 @@ class Setup:
                 program = jax.jit(
                     as_argument(
                         lambda arrays, params, data: evaluate(
-                            {**self.numbers, **arrays}, params, data
+                            {**self.hyperparameters, **arrays}, params, data
                         ),
                         constants,
                     )
@@ -159,10 +159,12 @@ class Setup:
 
         return measuring
 
-    def evaluate(self, numbers: Hyperparameters, params: Tree) -> dict[str, float]:
+    def evaluate(
+        self, hyperparameters: Hyperparameters, params: Tree
+    ) -> dict[str, float]:
         """Returns the metrics of a model on test data, then its loss."""
         params = jax.device_put(params, engine.layout(self.mesh, params, params))
-        found = jax.device_get(self._measuring(arrays_of(numbers), params))
+        found = jax.device_get(self._measuring(arrays_of(hyperparameters), params))
         names = [
             f"{part}_{name}"
             for part in self.splits.measured
@@ -247,7 +249,10 @@ def prepare(
       splits: the data; None: they are read.
       elsewhere: as `Setup` has it, and the noise multiplier too.
     """
-    numbers, private = parse.check(config), privacy.protection_of(config).private
+    hyperparameters, private = (
+        parse.check(config),
+        privacy.protection_of(config).private,
+    )
     here = mesh or parse.mesh_of(config.compute)  # refused before data are read
     if splits is None:
         free_memory.let_go()
@@ -257,7 +262,7 @@ def prepare(
     config = parse.with_clients(config, splits)
     privacy.check(config)
     seen = inputs.seen_of(config.data, splits)
-    model = _shapes(config, splits, build.loss_of(config, seen, numbers))
+    model = _shapes(config, splits, build.loss_of(config, seen, hyperparameters))
     identity = Identity(
         digests(splits),
         "" if mesh else engine.name_of(here),
@@ -268,12 +273,12 @@ def prepare(
     multiprocess.require_same(lambda: everything(config.to_dict(), identity))
     initial = build.initial_of(config, model)
     split = build.parts_of(config, model, initial, None if mesh else here)
-    loss = build.loss_of(config, seen, numbers, split)
+    loss = build.loss_of(config, seen, hyperparameters, split)
     params = _shapes(config, splits, loss) if split else model
     if split:
         identity = identity._replace(frozen=params_io.digest(split.frozen.tree))
         initial = {n: initial[n] for n in initial if n in split.chosen.wholly}
-    known = config, numbers, splits, seen, params, split, Constant(initial)
+    known = config, hyperparameters, splits, seen, params, split, Constant(initial)
     setup = Setup(*known, here, identity, noise_multiplier, elsewhere)
     experiment = setup.experiment
     with section("compute"):

@@ -195,7 +195,7 @@ def simulate(
         del hyperparameters
         columns = look(jax.tree.map(jnp.copy, params))  # a caller may keep the copy
         checks.require_columns(columns)
-        return columns
+        return {**columns}
 
     if epochs:
         validate.at_most(1, "epochs count", steps=steps)
@@ -352,7 +352,7 @@ def _noise(mechanism: Mechanism | None) -> Row:
     """Returns what a summary says of the noise and the bound of a mechanism."""
     if mechanism is None:
         return {}
-    noise, bound, limit = mechanism.said
+    noise, bound, limit = mechanism.description
     return {
         "noise": noise,
         "bound": bound,

@@ -45,14 +45,15 @@ class Axis(NamedTuple):
 class Group(NamedTuple):
     """The points that share a program: all seeds with all continuous values.
 
-    `config` has the values of the first point. `numbers` are the swept continuous keys
-    of each point of one seed, and `points` all swept keys of each point, one seed after
-    the other. `first` is the number of points in the programs before it.
+    `config` has the values of the first point. `hyperparameters` are the swept
+    continuous keys of each point of one seed, and `points` all swept keys of each
+    point, one seed after the other. `first` is the number of points in the programs
+    before it.
     """
 
     config: ConfigDict
     seeds: tuple[int, ...]
-    numbers: tuple[dict[str, float], ...]
+    hyperparameters: tuple[dict[str, float], ...]
     points: tuple[dict[str, Any], ...]
     first: int
 
@@ -89,16 +90,16 @@ def read_axes(
 def programs(config: ConfigDict, axes: Sequence[Axis]) -> list[Group]:
     """Returns the points of a grid of `axes`, in their order, program by program."""
     static = [axis for axis in axes if not shares_program(axis.key)]
-    numbers = tuple(_product([a for a in axes if a.key in parse.CONTINUOUS]))
+    hyperparameters = tuple(_product([a for a in axes if a.key in parse.CONTINUOUS]))
     seeds = {axis.key: axis.values for axis in axes}.get("seed", (config.seed,))
     groups, first = [], 0
     for fixed in _product(static):
         points = tuple(
             {axis.key: {**fixed, **values, "seed": seed}[axis.key] for axis in axes}
-            for seed, values in itertools.product(seeds, numbers)
+            for seed, values in itertools.product(seeds, hyperparameters)
         )
         whole = changed(config, points[0])
-        groups.append(Group(whole, tuple(seeds), numbers, points, first))
+        groups.append(Group(whole, tuple(seeds), hyperparameters, points, first))
         first += len(points)
     return groups
 

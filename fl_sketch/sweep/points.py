@@ -98,7 +98,7 @@ def sweep(
 
         return over(one)(table, seeded, ())
 
-    def advance(table, seeded, states, owned, data, done, count):
+    def rounds(table, seeded, states, owned, data, done, count):
         def one(row, seed, own):
             (public, starts), (state, secret) = seed, own
             # The same number for all points: what it decides is not batched either.
@@ -112,7 +112,7 @@ def sweep(
         return over(one)(table, seeded, (states, owned))
 
     states = jitted(start, out_shardings=same)(table, seeded)
-    function = as_argument(advance, constants)
+    function = as_argument(rounds, constants)
     traced = jax.jit(function, donate_argnums=2, out_shardings=same)
     lowered = traced.lower(table, seeded, states, owned, data, 0, 0, frozen)
     program = compile_program(lowered, experiment.mesh)

@@ -184,7 +184,7 @@ def run_program(
     publics = map(jax.random.key, group.seeds)
     seeds = [*zip(publics, shares, strict=True)]
     options = {"secrets": secrets, "how": how, "callbacks": callbacks}
-    return points.sweep(experiment, group.numbers, seeds, **options)
+    return points.sweep(experiment, group.hyperparameters, seeds, **options)
 
 
 class _Table(Callback):

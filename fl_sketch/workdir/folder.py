@@ -225,7 +225,7 @@ class Workdir:
             self._write_all()
             return
         how: dict[str, Any] = {"extrasaction": "ignore", "lineterminator": "\n"}
-        for path, columns in self.tables(known).items():
+        for path, columns in self._tables(known).items():
             with self.writing(path), open(path, "a", opener=files.unlinked) as file:
                 writer = csv.DictWriter(file, columns, **how)
                 if first:
@@ -243,7 +243,7 @@ class Workdir:
         return {self.table: list(shown), self.folder / f"{SIMULATOR}.csv": hidden}
 
     def _write_all(self) -> None:
-        for path, columns in self.tables([*self.rows[0]] if self.rows else ()).items():
+        for path, columns in self._tables([*self.rows[0]] if self.rows else ()).items():
             with self.writing(path):
                 if self.rows:
                     part = [{name: row[name] for name in columns} for row in self.rows]

@@ -20,7 +20,7 @@ from fl_sketch.models import params_io
 from fl_sketch.workdir import weights
 from fl_sketch.workdir.weights import TRAINED_ON
 
-FORMAT = 6  # of a folder; folders of other formats are refused
+FORMAT = 7  # of a folder; folders of other formats are refused
 IDENTITY = "identity"
 APART = ("format", IDENTITY, TRAINED_ON)  # entries that are not keys of the config
 TABLES = ("data.vocabulary_file",)

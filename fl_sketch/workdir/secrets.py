@@ -27,6 +27,7 @@ ADDED = {  # keys that older configs did not have, and their defaults
     "data.partition_seed": -1,
     "privacy.bits": 0,
 }
+RENAMED = {"sketch.size": "sketch.numbers"}  # keys, and their names before
 DROPPED = {  # keys that only older configs have, and their defaults
     "clients_every": 0,
     "privacy.form": "message",
@@ -52,7 +53,7 @@ def simulated(keys: Mapping[str, Any]) -> Secret:
 
     Configs of different runs have different noise, as private runs do.
     """
-    counted = DROPPED | dict(keys)
+    counted = DROPPED | {RENAMED.get(key, key): keys[key] for key in keys}
     counted = {k: value for k, value in counted.items() if not k.startswith(APART)}
     counted |= {k: keys[k] for k, plain in DECIDING.items() if keys[k] != plain}
     plain = {k for k, default in ADDED.items() if counted.get(k) == default}

@@ -127,7 +127,7 @@ def start(name):
 @functools.cache
 def program(name):
     """Returns the compiled round of a channel."""
-    row, talk = CHANNELS[name], channel(name)
+    row, protocol = CHANNELS[name], channel(name)
 
     def one_round(updates, before, memory, keys, number, counts, bound):
         def counted(message):
@@ -152,16 +152,20 @@ def program(name):
             return *given, keys._replace(own=own), known
 
         def sent(client):
-            return player.message(player.next_message(talk, arguments(*client), means))
+            return player.message(
+                player.next_message(protocol, arguments(*client), means)
+            )
 
-        def heard(client):
+        def received(client):
             (given, memory, keys, _), replies = (here := arguments(*client)), []
 
             def note(reply):
                 replies.append(reply.value)
                 return reply.value
 
-            turn = player.ended(talk, player.play(talk, here, means, receive=note))
+            turn = player.ended(
+                protocol, player.play(protocol, here, means, receive=note)
+            )
             bits = number_of(turn.bits_up)
             found = Heard((), turn.delivery, turn.memory, bits, tuple(replies))
             if not row.compressor:
@@ -173,11 +177,11 @@ def program(name):
 
         def added():
             """Returns the mean with the sum made first, where that may be done."""
-            one = player.next_message(talk, arguments(*first(clients)), means)
+            one = player.next_message(protocol, arguments(*first(clients)), means)
             if not isinstance(one, Linear):
                 return means_of(messages[-1])
             parts = jax.vmap(
-                lambda c: player.next_message(talk, arguments(*c), means).of
+                lambda c: player.next_message(protocol, arguments(*c), means).of
             )
             return one.map(jax.tree.map(average, parts(clients)))
 
@@ -191,7 +195,7 @@ def program(name):
             sums += (added(),)
             means += (means_of(messages[-1]),)
         of_all = jax.tree.map(lambda leaf: jnp.stack([leaf] * CLIENTS), (means, sums))
-        found = jax.lax.map(heard, clients)
+        found = jax.lax.map(received, clients)
         return found._replace(messages=messages, means=of_all[0], added=of_all[1])
 
     return quickly(one_round)
@@ -209,16 +213,18 @@ def play(name, updates, memory, *, number, counts, before=None, bound=np.inf):
     return jax.tree.map(np.asarray, program(name)(*given, np.float32(bound)))
 
 
-def remembered(memory, heard, weights):
+def remembered(memory, received, weights):
     """Returns the memories after a round: those of absent clients as they were."""
     present = np.asarray(weights) > 0
 
     def kept(new, old):
         return np.where(present.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
-    client = jax.tree.map(kept, heard.memory.client, memory.client)
+    client = jax.tree.map(kept, received.memory.client, memory.client)
     first = int(np.argmax(present))
-    return Memory(client, jax.tree.map(lambda leaf: leaf[first], heard.memory.server))
+    return Memory(
+        client, jax.tree.map(lambda leaf: leaf[first], received.memory.server)
+    )
 
 
 class Past(NamedTuple):
@@ -227,7 +233,7 @@ class Past(NamedTuple):
     updates: Any
     memory: Memory
     counts: Counts
-    heard: Heard
+    received: Heard
     after: Memory
 
 
@@ -249,7 +255,7 @@ def history(name, bound=np.inf):
         updates, weights = some(number), WEIGHTS * present
         denominator = WEIGHTS.sum() * (1.0 if present.all() else 0.75)
         known = counts(weights, denominator, WEIGHTS.sum())
-        heard = play(
+        received = play(
             name,
             updates,
             memory,
@@ -258,8 +264,8 @@ def history(name, bound=np.inf):
             before=before,
             bound=bound,
         )
-        after = remembered(memory, heard, weights)
-        rounds.append(Past(updates, memory, known, heard, after))
+        after = remembered(memory, received, weights)
+        rounds.append(Past(updates, memory, known, received, after))
         memory, before = after, updates
     return rounds
 

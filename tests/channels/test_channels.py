@@ -56,7 +56,7 @@ def numbers(tree):
 
 
 def arguments(name, update, number=1):
-    """Returns the arguments of the talk of the first client of a round."""
+    """Returns the arguments of the protocol of the first client of a round."""
     made = CHANNELS[name].make(sum(np.size(leaf) for leaf in jax.tree.leaves(update)))
     memory, own = made.init(update), keys(number)
     one = np.float32(1)
@@ -101,8 +101,8 @@ def test_estimates_are_means_of_what_was_stood_for_where_it_is_claimed(name, bou
     whole = [past for past in history(name, bound) if past.counts.weights.all()]
     means = [
         near(
-            WEIGHTS @ flat(past.heard.delivery.own) / WEIGHTS.sum(),
-            flat(past.heard.delivery.estimate)[0],
+            WEIGHTS @ flat(past.received.delivery.own) / WEIGHTS.sum(),
+            flat(past.received.delivery.estimate)[0],
         )
         for past in whole
     ]
@@ -131,7 +131,7 @@ def test_what_the_server_asks_for_arrives_exactly(name):
 
 @rows(lambda row: Claim.UNBIASED in row.claims)
 def test_over_keys_the_estimate_is_the_update_where_it_is_claimed(name):
-    """Of a channel that remembers an earlier update: whatever is heard now."""
+    """Of a channel that remembers an earlier update: whatever is received now."""
     update, before = (jax.tree.map(lambda leaf: leaf[0], some(seed)) for seed in (3, 4))
     asked, memory = CHANNELS[name].asked(update, before), channel(name).init(before)
     if jax.tree.leaves(memory.server):
@@ -161,9 +161,9 @@ def test_all_work_out_the_same_estimate_from_what_they_hear(name):
     """To the bit, with keys and memories of their own."""
     for past in history(name):
         common = (
-            past.heard.delivery.estimate,
-            past.heard.memory.server,
-            past.heard.replies,
+            past.received.delivery.estimate,
+            past.received.memory.server,
+            past.received.replies,
         )
         for leaf in jax.tree.leaves(common):
             np.testing.assert_array_equal(leaf, np.stack([leaf[0]] * CLIENTS))
@@ -175,17 +175,17 @@ def test_all_work_out_the_same_estimate_from_what_they_hear(name):
 @every_channel
 def test_the_map_of_the_sum_is_the_sum_of_the_messages_where_they_are_linear(name):
     for past in history(name):
-        assert near(flat(past.heard.means), flat(past.heard.added))
+        assert near(flat(past.received.means), flat(past.received.added))
 
 
-def encodings(name, heard, client):
+def encodings(name, received, client):
     """Yields all that a client may have sent: bytes, and what the receiver has then."""
-    sent = jax.tree.map(lambda leaf: leaf[client], heard.messages)
+    sent = jax.tree.map(lambda leaf: leaf[client], received.messages)
     yield [encoded(part) for part in sent], sent
     if CHANNELS[name].compressor:
         fields = COMPRESSORS[CHANNELS[name].compressor].at(D).fields(D)
-        data = wire.encode(fields, [array[client] for array in heard.code])
-        yield [data], heard.received[client]
+        data = wire.encode(fields, [array[client] for array in received.code])
+        yield [data], received.received[client]
 
 
 @every_channel
@@ -193,11 +193,14 @@ def test_bits_are_the_length_of_bytes_from_which_the_message_can_be_had(name):
     seen = set()
     for past in history(name):
         for client in range(CLIENTS):
-            bits, message = int(past.heard.bits[client]), flat(past.heard.messages)
+            bits, message = (
+                int(past.received.bits[client]),
+                flat(past.received.messages),
+            )
             assert any(
                 sum(map(len, data)) == math.ceil(bits / 8)
                 and near(numbers(received), message[client])
-                for data, received in encodings(name, past.heard, client)
+                for data, received in encodings(name, past.received, client)
             )
             seen.add(bits)
     assert seen == set(CHANNELS[name].bits)
@@ -223,7 +226,7 @@ def test_a_round_has_as_many_messages_and_answers_as_it_is_said_to(name):
     jax.eval_shape(whole)
     assert len(formats) == row.messages - 1
     for past in history(name):
-        replies = zip(formats, past.heard.replies, strict=True)
+        replies = zip(formats, past.received.replies, strict=True)
         data = [wire.encode(fields, [value[0]]) for fields, value in replies]
         assert sum(map(len, data)) == math.ceil(row.told / 8)
 
@@ -238,7 +241,7 @@ def test_what_messages_stood_for_and_what_is_owed_add_up_to_the_updates(name, bo
     total = np.zeros((CLIENTS, D))
     for past in history(name, bound):
         present = past.counts.weights[:, None] > 0
-        own = flat(past.heard.delivery.own)
+        own = flat(past.received.delivery.own)
         total += np.where(present, flat(past.updates) - own, 0)
         assert near(flat(past.after.client[0]), total)
     assert np.abs(total).max() > 0.1
@@ -263,8 +266,8 @@ def test_an_update_that_stays_is_known_better_in_every_round(name):
     known = counts(np.ones(CLIENTS))
     for number in range(6):
         missing = flat(updates) - flat(memory.client[0])
-        heard = play(name, updates, memory, number=number, counts=known)
-        memory = remembered(memory, heard, known.weights)
+        received = play(name, updates, memory, number=number, counts=known)
+        memory = remembered(memory, received, known.weights)
         after = flat(updates) - flat(memory.client[0])
         expected = [left(row) for row in missing]
         np.testing.assert_allclose(np.sum(after**2, axis=1), expected, rtol=1e-3)
@@ -278,8 +281,8 @@ def test_an_update_that_is_not_finite_leaves_the_memories_as_they_were(name, bad
     for place in (0, -1):
         updates = jax.tree.map(np.copy, some(7))
         jax.tree.leaves(updates)[place][1].flat[2] = bad
-        heard = play(name, updates, memory, number=9, counts=known)
-        kept = heard.memory.client
+        received = play(name, updates, memory, number=9, counts=known)
+        kept = received.memory.client
         assert np.isfinite(flat(kept)).all()
         np.testing.assert_array_equal(flat(kept)[1], flat(memory.client)[1])
 
@@ -291,17 +294,17 @@ def test_a_nan_of_one_client_is_not_hidden(name):
     by_lot = row.compressor and COMPRESSORS[row.compressor].lot
     for leaf in jax.tree.leaves(updates)[: None if by_lot else 1]:
         leaf[1].flat[: None if by_lot else 1] = np.nan
-    heard = play(name, updates, start(name), number=1, counts=counts(WEIGHTS))
-    assert np.isnan(flat(heard.delivery.estimate)).any(axis=1).all()
+    received = play(name, updates, start(name), number=1, counts=counts(WEIGHTS))
+    assert np.isnan(flat(received.delivery.estimate)).any(axis=1).all()
 
 
 @every_channel
 def test_nothing_comes_of_nothing(name):
     row, nothing = CHANNELS[name], jax.tree.map(np.zeros_like, some(0))
-    heard = play(name, nothing, start(name), number=1, counts=counts(WEIGHTS))
+    received = play(name, nothing, start(name), number=1, counts=counts(WEIGHTS))
     expected = COMPRESSORS[row.compressor].nothing if row.compressor else 0.0
-    np.testing.assert_allclose(flat(heard.delivery.estimate), expected, rtol=1e-6)
-    for leaf in jax.tree.leaves(heard.memory):
+    np.testing.assert_allclose(flat(received.delivery.estimate), expected, rtol=1e-6)
+    for leaf in jax.tree.leaves(received.memory):
         np.testing.assert_array_equal(leaf, 0)
 
 

@@ -81,7 +81,7 @@ def of_a_traced_length(update, memory, keys, _):
 
 
 @pytest.mark.parametrize(
-    ("talk", "error", "words"),
+    ("protocol", "error", "words"),
     [
         (a_leak, ValueError, "a_leak"),
         (only_an_estimate, TypeError, "only_an_estimate"),
@@ -90,9 +90,9 @@ def of_a_traced_length(update, memory, keys, _):
         (of_a_traced_length, TypeError, "Chosen"),
     ],
 )
-def test_what_no_network_can_hold_is_refused(talk, error, words):
+def test_what_no_network_can_hold_is_refused(protocol, error, words):
     with pytest.raises(error, match=words):
-        play(of(Channel(talk)), jax.eval_shape)
+        play(of(Channel(protocol)), jax.eval_shape)
 
 
 def test_a_memory_that_nobody_keeps_is_refused_by_name():

@@ -26,7 +26,7 @@ def config_with(changes):
 def arguments_of(method, **changes):
     """Returns what an algorithm gets of a config with some keys changed."""
     config = config_with({k.replace("__", "."): v for k, v in changes.items()})
-    return taken(method, config, 1000, parse.numbers_of(config))
+    return taken(method, config, 1000, parse.hyperparameters_of(config))
 
 
 @pytest.mark.parametrize(("steps", "rate"), [(1, 0.1), (5, 0.1), (5, 0.2)])

@@ -15,7 +15,7 @@ from tests.refusals import refused
 
 def server_of(config):
     method = catalog.method(config.algorithm)
-    return taken(method, config, 7, parse.numbers_of(config))["server"]
+    return taken(method, config, 7, parse.hyperparameters_of(config))["server"]
 
 
 SERVERS = {  # of the default rates

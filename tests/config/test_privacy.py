@@ -55,7 +55,7 @@ def test_a_run_ends_where_its_privacy_does_and_says_epsilon_in_every_row(tmp_pat
 def test_the_threshold_and_the_rates_may_be_swept_in_one_program():
     config = config_with(**SAFL | {"algorithm": "dp_fedavg", "privacy__bound": "clip"})
     experiment, key = from_config(config), jax.random.key(0)
-    numbers, data = parse.numbers_of(config), resident(*experiment.clients)
+    numbers, data = parse.hyperparameters_of(config), resident(*experiment.clients)
 
     def point(threshold, rate):
         swept = {
@@ -116,7 +116,7 @@ INTEGERS = SKELLAM | {"cohort__sampling": "fixed", "privacy__relation": "replace
 
 
 def test_a_run_of_integers_is_counted_with_its_rounding(tmp_path):
-    changes = SAFL | INTEGERS | {"sketch__numbers": 130}
+    changes = SAFL | INTEGERS | {"sketch__size": 130}
     summary = run(config_with(**changes), tmp_path, say=lambda line: None)
     assert float(table_in(tmp_path)[-1]["epsilon"]) == pytest.approx(4.0, abs=1e-3)
     assert (summary["noise"], summary["accountant"]) == ("skellam", "rdp")

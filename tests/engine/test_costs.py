@@ -39,7 +39,7 @@ BATCHES = jnp.zeros((STEPS, SIZE))
 
 
 @pytest.mark.parametrize(
-    ("name", "sent", "bits", "told", "stateful", "heard"),
+    ("name", "sent", "bits", "told", "stateful", "received"),
     [
         ("fedavg", (16,), 32 * 16, 0, False, 0),
         ("safl", (8,), 32 * 8, 0, False, 0),
@@ -51,10 +51,10 @@ BATCHES = jnp.zeros((STEPS, SIZE))
     ],
 )
 def test_the_traffic_of_an_algorithm_is_known_before_it_runs(
-    name, sent, bits, told, stateful, heard
+    name, sent, bits, told, stateful, received
 ):
     found = traffic.measure_traffic(ALGORITHMS[name], PARAMS, BATCHES)
-    assert found[:5] == (sent, bits, told, stateful, heard)
+    assert found[:5] == (sent, bits, told, stateful, received)
 
 
 BAD = {"f": jnp.nan, "i": 77, "u": 77, "b": True}
@@ -74,7 +74,7 @@ def part(algorithm):
     """Returns programs of a client.
 
     Of the first come the means of what it says, were it alone, and what it is told; of
-    the second what it says and remembers that heard means and was told so.
+    the second what it says and remembers that received means and was told so.
     """
 
     def arguments(server, client):
@@ -119,8 +119,8 @@ def engine_round(algorithm):
         algorithm = algorithm._replace(downlink=remembering(algorithm.downlink))
 
     def noting(*args, **options):
-        heard = exchange.exchange(*args, **options)
-        return heard._replace(diagnostics={"means": heard.means})
+        received = exchange.exchange(*args, **options)
+        return received._replace(diagnostics={"means": received.means})
 
     one_round = jax.jit(engine.make_round(algorithm, fetch, mesh_of(1, "clients")))
     state = jax.device_get(engine.initial_state(algorithm, PARAMS, CLIENTS))
@@ -137,7 +137,7 @@ def everyone():
 def heard_in(algorithm, rounds, present=None):
     """Returns the states before all rounds, and what was sent down in each."""
     one_round, begin = engine_round(algorithm)
-    cohort, states, heard = everyone(), [begin], []
+    cohort, states, received = everyone(), [begin], []
     if present:
         weights = jnp.asarray(present, jnp.float32)
         cohort = cohort._replace(weights=weights, denominator=jnp.sum(weights))
@@ -145,14 +145,14 @@ def heard_in(algorithm, rounds, present=None):
         state, report = one_round(states[-1], KEY, cohort, optima(CLIENTS))
         state, means = jax.device_get((state, report.simulator_only.diagnostics))
         states.append(state)
-        heard.append(means["means"])
+        received.append(means["means"])
     if algorithm.downlink:
-        heard = [(state.server.down.sent,) for state in states[1:]]
+        received = [(state.server.down.sent,) for state in states[1:]]
         states = [
             state._replace(server=state.server._replace(down=state.server.down.inner))
             for state in states
         ]
-    return states, heard
+    return states, received
 
 
 class Remembered(NamedTuple):
@@ -199,11 +199,11 @@ def test_a_client_needs_nothing_that_it_is_not_sent(name):
     # The parameters are fetched, and the number of the round is known.
     fetched = found.read._replace(params=jax.tree.map(lambda _: True, PARAMS))
     lost = spoilt(state.server, fetched._replace(round=True))
-    heard = (
-        means if found.heard else spoilt(means, jax.tree.map(lambda _: False, means))
+    received = (
+        means if found.received else spoilt(means, jax.tree.map(lambda _: False, means))
     )
     ours = said(state.server, client, means, told)
-    theirs = said(lost, client, heard, told)
+    theirs = said(lost, client, received, told)
     # What a later message is made of is in `told`, or among the means.
     for one, other in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -219,9 +219,9 @@ SERVERS = {
 }
 
 
-def follow(replay, states, heard, begin, end):
-    """Raises if who heard these rounds has not the server's model to the bit."""
-    sent = jax.tree.map(lambda *leaves: np.stack(leaves), *heard[begin:end])
+def follow(replay, states, received, begin, end):
+    """Raises if who received these rounds has not the server's model to the bit."""
+    sent = jax.tree.map(lambda *leaves: np.stack(leaves), *received[begin:end])
     keys = sketch_keys(KEY, end)[begin:]
     newcomer = states[begin].server._replace(down=())
     found = replay(newcomer, keys, sent if len(sent) > 1 else sent[0])

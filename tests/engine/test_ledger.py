@@ -15,15 +15,15 @@ pytestmark = pytest.mark.fast
 FOLLOWED = Prices(100, follow=Follow(0, 30), followed=True)
 
 
-def report(clients, answered=None, up=40, heard=0):
+def report(clients, answered=None, up=40, received=0):
     answered = [True] * len(clients) if answered is None else answered
-    return SimulatorOnly(np.array(clients), np.array(answered), up, heard, {})
+    return SimulatorOnly(np.array(clients), np.array(answered), up, received, {})
 
 
 def test_fetching_the_model_costs_the_model_every_time():
     book, prices = ledger.empty(4), Prices(100)
     first = ledger.record(book, prices, 0, report([1, 3, -1]))
-    second = ledger.record(book, prices, 1, report([3, 2], [True, False], heard=8))
+    second = ledger.record(book, prices, 1, report([3, 2], [True, False], received=8))
     assert first == (80, 200, 2) and second == (40, 208, 1)
     assert book.up.tolist() == [0, 40, 0, 80]
     assert book.down.tolist() == [0, 100, 100, 208]
@@ -43,11 +43,11 @@ def test_a_client_that_was_away_fetches_what_it_missed_or_everything():
 def test_what_was_heard_in_the_last_round_is_not_fetched_again():
     book, prices = (
         ledger.empty(2),
-        Prices(100, heard=20, follow=Follow(0, 30), followed=True),
+        Prices(100, received=20, follow=Follow(0, 30), followed=True),
     )
-    ledger.record(book, prices, 0, report([0, 1], [True, False], heard=20))
-    again = ledger.record(book, prices, 1, report([0, 1], heard=20))
-    # The first heard 20 of 30 bytes at once; the second dropped out and heard none.
+    ledger.record(book, prices, 0, report([0, 1], [True, False], received=20))
+    again = ledger.record(book, prices, 1, report([0, 1], received=20))
+    # The first received 20 of 30 bytes at once; the second dropped out: none.
     assert again.down == (30 - 20) + 30 + 2 * 20
 
 
@@ -83,17 +83,17 @@ def test_what_followers_do_not_know_is_fetched_every_time():
 
 
 def test_who_did_not_follow_is_a_newcomer_once_it_does():
-    """It has a model and no moments, and what it heard is of no use to it."""
-    first = Prices(100, heard=20, follow=Follow(50, 30))
+    """It has a model and no moments, and what it received is of no use to it."""
+    first = Prices(100, received=20, follow=Follow(50, 30))
     book = ledger.empty(2)
-    ledger.record(book, first, 0, report([0], heard=20))
-    assert book.heard[0] == 20
+    ledger.record(book, first, 0, report([0], received=20))
+    assert book.received[0] == 20
     standing = types.SimpleNamespace(prices=first, ledger=book)
     followed = first._replace(followed=True)
     after = continued.ledger_of(followed, standing)
-    assert not after.heard.any() and (after.last == -1).all()
-    assert after.up.tolist() == book.up.tolist() and book.heard[0] == 20
-    assert continued.ledger_of(first, standing).heard[0] == 20
+    assert not after.received.any() and (after.last == -1).all()
+    assert after.up.tolist() == book.up.tolist() and book.received[0] == 20
+    assert continued.ledger_of(first, standing).received[0] == 20
     with pytest.raises(ValueError, match="got 31 instead of 30"):
         more = followed._replace(follow=Follow(50, 31))
         continued.ledger_of(more, standing)

@@ -94,7 +94,7 @@ def test_nobody_follows_a_server_that_draws_by_itself():
         return jax.tree.map(lambda leaf: -leaf + noise, updates), state
 
     def shaken(inner, memory, keys, round):
-        delivery, memory = yield from plain.talk(inner, memory, keys, round)
+        delivery, memory = yield from plain.protocol(inner, memory, keys, round)
         noise = jax.random.normal(keys.server, ())
         moved = jax.tree.map(lambda leaf: leaf + noise, delivery.estimate)
         return delivery._replace(estimate=moved), memory

@@ -153,7 +153,7 @@ def test_an_empty_cohort_changes_nothing_but_the_round():
 def leaky(what):
     """Returns channels whose estimate is, or depends on, this client's own update."""
 
-    def talk(update, memory, keys, round):
+    def protocol(update, memory, keys, round):
         del round
         average = yield update
         estimate = {
@@ -165,7 +165,7 @@ def leaky(what):
         }[what]
         return Delivery(estimate, update), memory
 
-    return Channel(talk)
+    return Channel(protocol)
 
 
 @pytest.mark.parametrize("what", ["own update", "a part of it", "own key"])
@@ -204,7 +204,7 @@ def test_two_exchanges_and_their_bits_are_counted():
     _, report = alone("heaprix")[1]
     assert byte_count(report.simulator_only.bytes_up)[0] == 4 * (COUNT.size() + 4)
     # Indices of 4 bits each.
-    assert byte_count(report.simulator_only.bytes_told)[0] == 4 * 4 / 8
+    assert byte_count(report.simulator_only.bytes_reply)[0] == 4 * 4 / 8
 
 
 def test_memory_does_not_grow_with_the_cohort_for_stateless_algorithms():

@@ -21,7 +21,7 @@ def small():
         base,
         (8,),
         {"adam": (0.01,), "sgd": (1.0,)},
-        {"1/10": {"sketch.compression": 10.0}, "b=50": {"sketch.numbers": 50}},
+        {"1/10": {"sketch.compression": 10.0}, "b=50": {"sketch.size": 50}},
         shared=("1/10",),
         seeds=(0, 1),
         widen=0,

@@ -226,11 +226,11 @@ def traffic_of(name, guard):
 
 def test_a_round_is_priced_by_its_bits_and_planned_by_its_lengths():
     guard = GUARDS["of clients"]
-    talk = traffic_of("heaprix", guard)  # of 12 and 4 numbers
-    lengths = tuple(lattice.padded(count) for count in talk.sent)
-    assert talk.bits_up == 16 * sum(lengths) and not talk.coded
+    traffic = traffic_of("heaprix", guard)  # of 12 and 4 numbers
+    lengths = tuple(lattice.padded(count) for count in traffic.sent)
+    assert traffic.bits_up == 16 * sum(lengths) and not traffic.coded
     plan = plan_of(
-        guard, engine.everyone(CLIENTS), talk, rounds=3, relation="replace_one"
+        guard, engine.everyone(CLIENTS), traffic, rounds=3, relation="replace_one"
     )
     assert plan.noise == "skellam" and plan.integers.lengths == lengths
     assert (plan.integers.smallest, plan.integers.most) == (5, CLIENTS)

@@ -67,7 +67,7 @@ def test_evaluation_counts_every_test_example_once():
     params = initial(setup.experiment, setup.roots()).state.server.params
     test = np.random.default_rng(0).permutation(1797)[1797 * 4 // 5 :]
     labels = load_digits().target[test]
-    measured = setup.evaluate(setup.numbers, params)
+    measured = setup.evaluate(setup.hyperparameters, params)
     # Logistic regression from zero guesses class 0 for all.
     assert measured["test_accuracy"] == pytest.approx(np.mean(labels == 0))
     assert measured["test_loss"] == pytest.approx(np.log(10), rel=1e-5)

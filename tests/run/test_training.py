@@ -18,7 +18,7 @@ def loss_of(**changes):
     config = config_with(**changes)
     splits = inputs.splits_of(config, None)
     seen = inputs.seen_of(config.data, splits)
-    return build.loss_of(config, seen, parse.numbers_of(config)), splits.test
+    return build.loss_of(config, seen, parse.hyperparameters_of(config)), splits.test
 
 
 @pytest.mark.parametrize("changes", [DROPPED, CROPPED], ids=["dropout", "crop_flip"])

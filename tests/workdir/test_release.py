@@ -344,7 +344,9 @@ def test_a_run_of_python_says_what_it_knows_and_no_more(own, tmp_path):
         clipping.normalise(0.5), noise_multiplier=2.0, denominator=10
     )
     if own:
-        guard = guard._replace(said=protocols.Mechanism._field_defaults["said"])
+        guard = guard._replace(
+            description=protocols.Mechanism._field_defaults["description"]
+        )
     inputs = np.random.default_rng(0).normal(size=(400, 3)).astype("float32")
     method = algorithms.fedavg(loss, client_rate=0.1)._replace(mechanism=guard)
     simulate(
