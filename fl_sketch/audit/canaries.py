@@ -127,7 +127,7 @@ def observer(
     rounds: int,
     exchanges: int = 1,
 ) -> Observe:
-    """Returns what an attacker sees of a run of the engine, of `pushing` clients.
+    """Returns an attacker's view of a run of the engine, of `pushing` clients.
 
     A run's releases are float32 [rounds, numbers]. An adaptive threshold is recorded as
     its steps, and messages are divided by it, so that both have the same distribution

@@ -96,7 +96,7 @@ def ended(channel: Channel, turn: Turn) -> Turn:
 def next_message(
     channel: Channel, arguments: Sequence[Any], means: Sequence[Message]
 ) -> Any:
-    """Returns what a client yields after the first `means`; raises if it has ended."""
+    """Returns a client's message after the first `means`; raises if it has ended."""
     sent = play(channel, arguments, means).sent
     if sent is None:
         raise _changed_exchanges(channel)
@@ -112,7 +112,7 @@ def messages(channel: Channel, arguments: Sequence[Any]) -> tuple[Message, ...]:
 
 
 def parts(yielded: Any) -> tuple[Any, Callable[[Any], Message]]:
-    """Returns what to add up over clients, and the linear map from it to messages."""
+    """Returns the values to add up, and the linear map from them to messages."""
     if isinstance(yielded, Linear):
         return yielded.of, yielded.map
     value = yielded.value if isinstance(yielded, Coded) else yielded

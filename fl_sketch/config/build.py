@@ -65,7 +65,7 @@ def module_of(
 
 
 def options_of(model: ConfigDict) -> dict[str, Any]:
-    """Returns what a `model` section says of options that its model has."""
+    """Returns the options of a `model` section that its model has."""
     # Of functions of one's own only what is set is known.
     known = () if plugins.named(model.name) else models.options_of(model.name)
     return {
@@ -143,7 +143,7 @@ def loss_of(
 
 
 def value_of(loss: models.Loss) -> Loss:
-    """Returns what clients take the gradient of, with a key if `loss` wants one."""
+    """Returns the clients' objective, with a key if `loss` takes one."""
 
     def value(params, batch, weights=None):
         return loss.value(params, batch.inputs, batch.targets, weights)

@@ -106,7 +106,7 @@ CHECKS: dict[str, Callable[..., Any]] = {
     "compute.model_devices": validate.at_least_one,
     "compute.dtype": _one_of(*TYPES),
     "compute.chunk": _within(0, WHOLE),
-    "compute.data": _one_of("auto", *residency.FORMS),
+    "compute.data": _one_of("auto", *residency.PLACEMENTS),
 }
 
 

@@ -8,18 +8,18 @@ from jax.experimental import multihost_utils
 
 from fl_sketch.core import free_memory, validate
 
-FORMS = ("resident", "streamed")
+PLACEMENTS = ("resident", "streamed")
 SHARE = 0.5  # of a device's free memory that a resident data set may take
 HOST_LIMIT = 2 * 2**30  # bytes of data, where devices use the host's memory
 
 
-def form(wanted: str, examples: Any, mesh: jax.sharding.Mesh, batches: str) -> str:
-    """Returns the one of `FORMS` in which to store these examples.
+def placement(wanted: str, examples: Any, mesh: jax.sharding.Mesh, batches: str) -> str:
+    """Returns the one of `PLACEMENTS` in which to store these examples.
 
     If "auto" is `wanted`, it is by the size of the examples. Only "fresh" `batches` are
     streamed.
     """
-    validate.one_of(("auto", *FORMS), data=wanted)
+    validate.one_of(("auto", *PLACEMENTS), data=wanted)
     if wanted == "streamed" and batches != "fresh":
         msg = f"Expected data='resident' with {batches} batches, got data='streamed'."
         raise ValueError(msg)

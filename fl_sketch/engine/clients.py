@@ -82,12 +82,12 @@ class DeviceRound(NamedTuple):
         return local.run(self.server, slot.client.local, batches, keys)
 
     def turn(self, slot: Slot, work: Work, round: Round) -> tuple[Channel, tuple]:
-        """Returns what `player.play` needs of a client: the channel, its arguments."""
+        """Returns the channel and its arguments, for `player.play`."""
         memory = Memory(slot.client.memory, self.server.memory)
         return self.algorithm.uplink, (work.update, memory, self.keys(slot.id), round)
 
     def encode(self, exchange: int, message: Message, slot: Slot) -> Encoded:
-        """Returns what a client adds to the sum of an exchange."""
+        """Returns a client's summand of an exchange."""
         mechanism = self.algorithm.mechanism
         if mechanism is None:
             return Encoded(jax.tree.map(_as_float, message), ())

@@ -40,8 +40,8 @@ Hyperparameters = Mapping[str, Any]
 class LocalWork(NamedTuple):
     """A client's work in a round: batches of examples, and how they are drawn.
 
-    `batches` is one of `data.batches.KINDS`. With `epochs` a client passes so many
-    times over its examples instead, in batches of `batch`.
+    `batches` is one of `data.batches.KINDS`. With `epochs` a client passes that
+    many times over its examples instead, in batches of `batch`.
     """
 
     steps: int = 1
@@ -92,7 +92,7 @@ class Experiment:
       data: where the examples are: "resident", "streamed", or "auto".
       elsewhere: whether the clients are: they keep their states, and have what does not
         train without a download.
-      advice: what may help if it diverges, which then ends it; empty: it goes on.
+      advice: what may help if it diverges, which then ends it; empty: it continues.
     """
 
     algorithm: Callable[[Hyperparameters, float], Algorithm]
@@ -186,11 +186,11 @@ class Experiment:
         return chunk_size(self.mesh, *sizes, given=self.chunk)
 
     @functools.cached_property
-    def form(self) -> str:
-        """Where the examples are, one of `residency.FORMS`."""
+    def placement(self) -> str:
+        """Where the examples are, one of `residency.PLACEMENTS`."""
         local = self.local
         kind = "epochs of" if local.epochs else local.batches
-        return residency.form(self.data, self.clients.examples, self.mesh, kind)
+        return residency.placement(self.data, self.clients.examples, self.mesh, kind)
 
     @property
     def d(self) -> int:

@@ -154,7 +154,7 @@ class Callback:
         return roots
 
     def on_start(self, progress: Progress) -> Progress:
-        """Returns where the run goes on from: this beginning, or later."""
+        """Returns where the run continues from: this beginning, or later."""
         return progress
 
     def on_program(self, name: str) -> None:
@@ -257,11 +257,11 @@ def recorder(experiment: Experiment) -> Recorder:
 
 
 def _sealing(roots: Roots, lineage: list[str], data: str, callbacks) -> Seal:
-    """Returns `(fingerprint) -> roots` of a run that began and went on as `lineage`.
+    """Returns `(fingerprint) -> roots` of a run with this `lineage`.
 
     Other data, parameters or programs before these rounds mean other sums, which must
-    not have the same noise. Rounds that go on with the same program and `data` have the
-    same roots, so that a run in parts is the run.
+    not have the same noise. Rounds that continue with the same program and `data` have
+    the same roots, so that a run in parts is the run.
     """
     own = secret.of_roots(roots)
 

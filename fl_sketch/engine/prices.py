@@ -97,7 +97,7 @@ class Prices(NamedTuple):
         return self.fetched(last, received, visits.astype(np.int64)).mean().item()
 
     def _sent(self, rounds: Any) -> Any:
-        """Returns the bytes that the server sent in so many first rounds."""
+        """Returns the bytes that the server sent in the first `rounds` rounds."""
         follow = self.follow
         return follow.missed * rounds + follow.early * np.minimum(rounds, follow.warmup)
 

@@ -77,12 +77,12 @@ class Recorder:
         return loss
 
     def lose(self, done: int, value: float) -> None:
-        """Notes the loss after so many rounds, which may be finite or not."""
+        """Notes the loss after `done` rounds, which may be finite or not."""
         if not np.isfinite(value) and not self.diverged:
             self.diverged = done
 
     def row(self, done: int, measured: Mapping[str, Any]) -> Row:
-        """Returns the row after so many rounds, with what was measured of the model."""
+        """Returns the row after `done` rounds, with the metrics of the model."""
         guarantee, book = self.guarantee, self.ledger
         of_clients = [name for name in self.recent if name.startswith(OF_CLIENTS)]
         released = [name for name in self.recent if name not in of_clients]
@@ -111,7 +111,7 @@ class Recorder:
             values[:] = np.nan
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Returns what a checkpoint has of the record."""
+        """Returns the arrays of a checkpoint."""
         book = {BOOK + name: total for name, total in self.ledger._asdict().items()}
         return book | {RECENT + name: values for name, values in self.recent.items()}
 

@@ -41,7 +41,7 @@ def advance_of(experiment: Experiment) -> Callable:
     It plays `count` rounds and is not jitted. The `data` are `Resident`; or of one
     round its batches, and the beginnings of the clients' examples.
     """
-    local, resident = experiment.local, experiment.form == "resident"
+    local, resident = experiment.local, experiment.placement == "resident"
 
     def advance(hyperparameters, state, roots, data, count):
         one_round = make_round(
@@ -92,7 +92,7 @@ def compile_rounds(
             own = secret.placed(seal(fingerprint(lowered, mesh)), same)
         return compile_program(lowered, mesh), own
 
-    if experiment.form == "resident":
+    if experiment.placement == "resident":
         data = client_batches.resident(*clients, device=same)
         program, own = compiled(data, 0)
         return lambda state, done, count: program(state, own, data, count, *given)

@@ -111,7 +111,7 @@ def _dotted(path: Any) -> str:
 
 
 def as_linen(make: Callable[..., Any], classes: int, options: Mapping[str, Any]) -> Any:
-    """Returns what `make` makes, as a module of Linen if it is one of the others."""
+    """Returns the module of `make`, as one of Linen if it is another."""
     is_class = inspect.isclass(make)  # whose own signature nnx hides
     takes = inspect.signature(make.__init__ if is_class else make).parameters
     if "rngs" in takes:

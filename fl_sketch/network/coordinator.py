@@ -46,7 +46,7 @@ class TooFew(ValueError):
 
 
 class Rules(NamedTuple):
-    """When a round goes on without a site.
+    """When a round continues without a site.
 
     A site has some seconds for an answer. A round of fewer than the smallest number of
     messages is not released, and is asked for so many times, with a pause between them.
@@ -323,7 +323,7 @@ class Coordinator:
         return {client: one for client, one in payloads.items() if len(one) == size}
 
     def _asked(self, clients, question: Message, kind: Kind) -> dict[int, Message]:
-        """Returns what sites answer to a question."""
+        """Returns the answers of sites to a question."""
         here = [one for one in clients if one not in self._ends]
         sent = {client: question._replace(site=client) for client in here}
         if question.kind in (Kind.MODEL, Kind.MEAN):
@@ -387,8 +387,8 @@ class Coordinator:
         self._complain(
             client,
             f"did not answer within {self._rules.seconds:g} s: see that "
-            "startup/start.sh runs there, or start it. Rounds go on without it, and it "
-            "takes part again when it is back",
+            "startup/start.sh runs there, or start it. Rounds continue without it, and "
+            "it takes part again when it is back",
         )
 
     def _complain(self, client: int, text: str) -> None:

@@ -127,7 +127,7 @@ def split(
 
 
 def terms_of(setup: Setup, names: Sequence[str]) -> dict[str, Any]:
-    """Returns what sites are told of a run, of which names are those of the sites."""
+    """Returns the terms of a run that sites get; the names are those of the sites."""
     test, guarantee = setup.splits.test, setup.experiment.guarantee
     terms = {
         "config": setup.config.to_dict(),

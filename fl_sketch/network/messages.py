@@ -75,7 +75,7 @@ def pack(message: Message) -> bytes:
 
 
 def read(data: bytes, most: int) -> Message:
-    """Returns the message in foreign bytes, whose payload has at most so many."""
+    """Returns the message in foreign bytes, of a payload of `most` bytes at most."""
     size = int.from_bytes(data[:4], "little") if len(data) >= 4 else HEAD + 1
     if size > HEAD or not size <= len(data) - 4 <= size + most:
         msg = f"Expected a message of at most {most} bytes, got {len(data)} others."
@@ -108,7 +108,7 @@ def whole(notes: Mapping[str, Any], name: str, least: int, most: int) -> int:
 
 
 def floats(notes: Mapping[str, Any], name: str, count: int) -> list[float]:
-    """Returns so many finite numbers of the notes, as float32 has them."""
+    """Returns finite numbers of the notes, as float32 has them."""
     values = notes.get(name)
     listed = values if isinstance(values, list) else []
     finite = [one for one in listed if type(one) is float and abs(one) < 3e38]

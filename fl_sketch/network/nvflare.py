@@ -62,7 +62,7 @@ class Kits(NamedTuple):
 
 
 class Again(ValueError):
-    """A job ends between two rounds, so that another one goes on."""
+    """A job ends between two rounds, so that another one continues."""
 
 
 def kits_in(folder: pathlib.Path, names: Sequence[str], host: str) -> Kits:
@@ -201,7 +201,7 @@ class Coordinating:
 
 
 def _asked(data: Mapping[str, bytes], seconds: float) -> dict[str, bytes]:
-    """Returns what sites answer within some seconds; empty where a site failed."""
+    """Returns the answers of sites within some seconds; empty where a site failed."""
     proxies, came = {proxy.name: proxy for proxy in collab.clients}, {}
     if collab.is_aborted:
         msg = "NVFlare ended the job"
@@ -302,7 +302,7 @@ def play(
         if not why:
             return
         fails = 0 if checkpoint.rounds(workdir / "checkpoints") != done else fails + 1
-        say(f"{why}: the run goes on in another job of NVFlare")
+        say(f"{why}: the run continues in another job of NVFlare")
     msg = (
         f"Expected NVFlare to keep the job, got its end {RESTARTS} times without a "
         "round: log.txt in the server's kit has the reason. To continue, run the same "
@@ -312,7 +312,7 @@ def play(
 
 
 def follow(folder: pathlib.Path, handle: Any, say: Callable[[str], None]) -> str:
-    """Prints what a job prints; returns why another one must go on, or ""."""
+    """Prints what a job prints; returns why another one must continue, or ""."""
     rest, place, looked, why = b"", 0, time.monotonic(), ""
     while True:
         status = ""

@@ -82,7 +82,7 @@ class SitePolicy(NamedTuple):
 
 
 def read(path: str | os.PathLike) -> SitePolicy:
-    """Returns what a site.toml says; its paths are relative to its folder."""
+    """Returns the policy in a site.toml; its paths are relative to its folder."""
     place = pathlib.Path(path).resolve()
     try:
         said = tomllib.loads(place.read_text())
@@ -214,7 +214,7 @@ class Budget:
             known["sums"] = [place, {**before, question: roster}]
 
     def _known(self) -> dict[str, Any]:
-        """Returns what was counted; other processes of the site may count as well."""
+        """Returns the entries; other processes of the site may write them as well."""
         if not self._path.exists():
             return {**self._start}
         with untrusted_files.reading(self._path, "to be unchanged"):
@@ -231,7 +231,7 @@ class Budget:
             files.write_text(self._path, json.dumps(known))
 
     def _affordable(self, counted: int) -> bool:
-        """Returns whether the limits allow so many rounds of this run."""
+        """Returns whether the limits allow this number of rounds of the run."""
         guarantee, others = self._guarantee, odometer.read(self._policy.folder)
         assert guarantee
         others.pop(self._run, None)

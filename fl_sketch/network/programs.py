@@ -138,7 +138,7 @@ class Programs:
         return jax.tree.unflatten(jax.tree.structure(one.mean), leaves)
 
     def _traced(self) -> tuple[Exchange, ...]:
-        """Returns what is sent, found by tracing the channel and the mechanism."""
+        """Returns the messages, found by tracing the channel and the mechanism."""
         exchanges, codes = list[Exchange](), list[tuple]()
         uplink, mechanism = self.algorithm.uplink, self.algorithm.mechanism
 
@@ -185,12 +185,12 @@ class Programs:
         return player.play(self.algorithm.uplink, arguments, means)
 
     def _blank(self, server, keys, counts, means) -> Any:
-        """Returns what a client yields next whose work and state are zeros."""
+        """Returns the next message of a client whose work and state are zeros."""
         client, work = zeros(self.client), zeros(self.worked)
         return self._turn(server, client, work, keys, counts, means).sent
 
     def _encoded(self, exchange: int, yielded, server, keys) -> Any:
-        """Returns what a client adds to the sum, of what its channel yielded."""
+        """Returns a client's summand of a message of its channel."""
         message, mechanism = player.message(yielded), self.algorithm.mechanism
         if mechanism is None:
             return message
@@ -214,7 +214,7 @@ class Programs:
         return 0, (tuple(jax.tree.leaves(message)),)
 
     def _summand(self, exchange, which, server, keys, counts, means, arrays):
-        """Returns what a message in its code `which` adds to the sum."""
+        """Returns the summand of a message in its code `which`."""
         yielded = self._blank(server, keys, counts, means)
         if isinstance(yielded, Coded):
             return yielded.codes[which].expand(tuple(arrays))
@@ -222,7 +222,7 @@ class Programs:
         return jax.tree.unflatten(jax.tree.structure(like), arrays)
 
     def _of_sum(self, server, keys, counts, means, numbers, clients):
-        """Returns what is released, of the sum of the integers of clients."""
+        """Returns the release of a sum of clients' integers."""
         message = player.message(self._blank(server, keys, counts, means))
         mechanism: Any = self.algorithm.mechanism
         return integer_sums.from_wire(mechanism, numbers, message, clients)

@@ -82,7 +82,7 @@ class Party:
     def masked(
         self, roster: bytes, names: Sequence[str], smallest: int, numbers: np.ndarray
     ) -> bytes:
-        """Returns unsigned integers under masks, for one roster of so many sites.
+        """Returns unsigned integers under masks, for one roster of the sites.
 
         Raises a ValueError for a second roster, one without this site or with too few
         sites, and for a key that its site did not sign for this sum.

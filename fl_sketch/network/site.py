@@ -8,7 +8,7 @@ An answer is stored with its question, and the same question gets it again. Any 
 question is another release: it is counted before it is answered, and its noise is drawn
 anew from the operating system, so that none is ever used twice. What a site must know
 of its open round is on its disk before it answers, so that a site which was killed and
-started again goes on in the same place.
+started again continues in the same place.
 """
 
 import hashlib
@@ -137,7 +137,7 @@ class Site:
         return messages.pack(Message(Kind.REFUSED, run, site=number, notes=notes))
 
     def _joined(self, message: Message) -> Message:
-        """Takes the terms of a run; goes on in its open round, if there is one."""
+        """Takes the terms of a run; continues in its open round, if there is one."""
         self._part = self._open = self._sum = None
         part = self._join(message)
         if (done := _done(part)) > message.round:
@@ -160,7 +160,7 @@ class Site:
         raise Refused(msg)
 
     def _require_open(self, message: Message, means: int) -> OpenRound:
-        """Returns the open round; raises if it is another or lacks so many means."""
+        """Returns the open round; raises if it is another or has fewer means."""
         at = self._open
         if at is None or at.number != message.round or len(at.means) < means:
             msg = (
@@ -316,7 +316,7 @@ def _keep(part: Part, at: OpenRound) -> None:
 
 
 def _kept(part: Part) -> OpenRound | None:
-    """Returns the open round on the disk, if there is one that goes on."""
+    """Returns the open round on the disk, if there is one that continues."""
     folder, programs, like = part.folder / OPEN, part.programs, ()
     number = max(checkpoint.rounds(folder), default=-1)
     if number < _done(part):
@@ -348,5 +348,5 @@ def _kept(part: Part) -> OpenRound | None:
 
 
 def _remembers(programs: Programs) -> bool:
-    """Whether a round goes on after its first answer."""
+    """Whether a round continues after its first answer."""
     return programs.stateful or len(programs.exchanges) > 1

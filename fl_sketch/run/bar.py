@@ -28,7 +28,7 @@ class Bar(Callback):
         self._bar.close()
 
     def on_compiled(self, progress: Progress) -> None:
-        """Begins where the run goes on from."""
+        """Begins where the run continues from."""
         self._bar.update(progress.done * self._runs - self._bar.n)
 
     def on_chunk(self, done: int, loss: float) -> None:

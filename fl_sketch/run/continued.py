@@ -23,7 +23,7 @@ class Continued(Callback):
     def __init__(
         self, experiment: Experiment, key: Key | Roots, state: Standing, target: float
     ):
-        """Takes the run, and the state and the target epsilon to which it goes on."""
+        """Takes the run, and the state and the target epsilon to which it continues."""
         self._experiment, self._before = experiment, state
         done, last = int(state.server.round), experiment.last
         if last <= done:
@@ -45,7 +45,7 @@ class Continued(Callback):
             raise ValueError(msg)
 
     def on_start(self, progress: Progress) -> Progress:
-        """Returns the end of the earlier run, whose bytes go on."""
+        """Returns the end of the earlier run, whose bytes are kept."""
         before, population = self._before, self._experiment.clients.population
         state = State(before.server, before.clients)
         expected, got = (

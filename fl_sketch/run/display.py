@@ -102,7 +102,7 @@ def _promise(guarantee: Guarantee, config: ConfigDict) -> list[str]:
 
 
 def _download(prices: Prices, facts: Mapping[str, Any]) -> str:
-    """Returns what a client downloads, in words."""
+    """Returns a description of a client's downloads."""
     whole = "the part that trains" if "frozen" in facts else "the whole model"
     once = f", and {prices.once / 1e3:.4g} kB once per client" * bool(prices.once)
     within, follow = prices.within / 1e3, prices.follow

@@ -16,14 +16,14 @@ from fl_sketch.transforms import lora
 
 
 def about(setup: Setup) -> About:
-    """Returns what a folder has of the run of a setup."""
+    """Returns the contents of a folder of the run of a setup."""
     frozen = setup.parts.frozen.tree if setup.parts else {}
     whole = setup.config.to_dict(), setup.identity, facts_of(setup), model_of(setup)
     return About(*whole, frozen)
 
 
 def facts_of(setup: Setup) -> dict[str, Any]:
-    """Returns what is known of a run before it is compiled, for its summary."""
+    """Returns the facts of a run before it is compiled, for its summary."""
     config, experiment = setup.config, setup.experiment
     traffic, prices, d = experiment.traffic, experiment.prices, experiment.d
     leaves = jax.tree.leaves_with_path(setup.parts.frozen.tree if setup.parts else ())
@@ -39,7 +39,7 @@ def facts_of(setup: Setup) -> dict[str, Any]:
         "sketch_size": sent,
         "compression": d / sent,
         "clients": config.data.clients,
-        "data": experiment.form,
+        "data": experiment.placement,
         "devices": setup.mesh.size,
         "exchanges": len(traffic.sent),
         "download": "messages" if prices.followed else "model",
@@ -56,7 +56,7 @@ def facts_of(setup: Setup) -> dict[str, Any]:
 
 
 def _protection(setup: Setup) -> dict[str, Any]:
-    """Returns what is known of the run's privacy, if messages are bounded."""
+    """Returns the facts of the run's privacy, if messages are bounded."""
     guarantee = setup.experiment.guarantee
     if guarantee is None:
         return {}
@@ -72,7 +72,7 @@ def _protection(setup: Setup) -> dict[str, Any]:
 
 
 def model_of(setup: Setup) -> dict[str, Any]:
-    """Returns what is needed to use the model of a run elsewhere, for params.json."""
+    """Returns the contents of params.json, to use the model elsewhere."""
     config, train, seen = setup.config, setup.splits.train.inputs, setup.seen
     names = setup.splits.class_names
     scaling = seen.scaling._asdict() if seen.scaling else {}
@@ -120,7 +120,7 @@ def _tokens(setup: Setup) -> dict[str, Any]:
 
 
 def _pretrained(setup: Setup) -> dict[str, Any]:
-    """Returns what is needed of the folder of a pretrained model, if there is one.
+    """Returns the entries on the folder of a pretrained model, if there is one.
 
     "config" describes the model. "fresh" names its arrays that begin anew, "left_out"
     those of the folder that it does not use.

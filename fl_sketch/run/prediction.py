@@ -14,7 +14,7 @@ LEVELS = {"digits": 16}  # data sets of levels of grey, divided by the highest o
 
 
 def predict(trained: Trained, inputs: Sequence[str] | np.ndarray) -> np.ndarray:
-    """Returns what a model predicts, float32 [n, outputs].
+    """Returns predictions of a model, float32 [n, outputs].
 
     Of classes and of labels these are probabilities, which sum to one over classes.
 

@@ -91,7 +91,7 @@ def run(
 
 
 def fixed_by(setup: Setup, before: int) -> str:
-    """Returns what of a run of `before` rounds depends on their number; empty: nothing.
+    """Returns what depends on the number of rounds, which was `before`; empty: nothing.
 
     With more rounds it would then be another run from the first round on.
     """

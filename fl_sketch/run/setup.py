@@ -282,7 +282,7 @@ def prepare(
     setup = Setup(*known, here, identity, noise_multiplier, elsewhere)
     experiment = setup.experiment
     with section("compute"):
-        experiment.form  # noqa: B018 - where data are to be
+        experiment.placement  # noqa: B018 - where data are to be
     experiment.prices  # noqa: B018 - by the algorithm with its noise
     size = experiment.client_state_bytes
     if not mesh and size > (free := free_memory.free(here.local_devices)):

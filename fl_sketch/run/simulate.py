@@ -276,7 +276,7 @@ class _OnRow(Callback):
 
 
 def _about(experiment: Experiment, params: Tree, key: Key | Roots, terms: Row) -> About:
-    """Returns what a folder has of a run that Python describes."""
+    """Returns the contents of a folder of a run that Python describes."""
     algorithm, clients = experiment.noisy({}), experiment.clients
     sampler, shares = experiment.cohort, clients.partition
     roots, guard, traffic = roots_of(key), algorithm.mechanism, experiment.traffic
@@ -349,7 +349,7 @@ def _program(experiment: Experiment, algorithm: Algorithm, params, roots: Roots)
 
 
 def _noise(mechanism: Mechanism | None) -> Row:
-    """Returns what a summary says of the noise and the bound of a mechanism."""
+    """Returns the entries of a summary on the noise and the bound of a mechanism."""
     if mechanism is None:
         return {}
     noise, bound, limit = mechanism.description

@@ -234,7 +234,7 @@ def _read(blocks: Blocks, reduce: Callable, offsets, seeds, tables) -> jax.Array
 
 
 def _warps(block: int) -> int:
-    """Returns the warps of a program for so many buckets or coordinates."""
+    """Returns the warps of a program for a block of buckets or coordinates."""
     return max(1, min(8, block // (4 * THREADS)))
 
 

@@ -72,7 +72,7 @@ class Comparison(NamedTuple):
 
 
 def load(config: str, maker: str = "get_comparison") -> Any:
-    """Returns what the function `maker` of a Python file returns.
+    """Returns the result of the function `maker` of a Python file.
 
     `config` is the path of the file, as in "configs/compare_das.py"; after a colon
     there is the argument of the function.

@@ -52,7 +52,7 @@ def program_of(group: grid.Group, data_dir: str | None) -> Program:
         )
         raise ValueError(msg)
     setup = prepare(group.config, data_dir)
-    if setup.experiment.form == "streamed":
+    if setup.experiment.placement == "streamed":
         msg = (
             "config.compute: a sweep needs data that fit the devices, got data="
             f"{setup.config.compute.data}: set compute.data=resident or use "

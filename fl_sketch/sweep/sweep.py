@@ -117,7 +117,7 @@ def _done(programs: Sequence[Program], folder: Workdir) -> tuple[int, Row | None
 
 
 def _identity(programs: Sequence[Program]) -> Identity:
-    """Returns what all programs are made of, the data of each by its number."""
+    """Returns the identity of all programs, the data of each by its number."""
     data = {
         f"{name} of program {number}": digest
         for number, one in enumerate(programs, 1)
@@ -130,7 +130,7 @@ def _identity(programs: Sequence[Program]) -> Identity:
 def _results(
     axes: Sequence[grid.Axis], programs: Sequence[Program], rows: Sequence[Row]
 ) -> Row:
-    """Returns what sweep.json has of the programs and of their best points."""
+    """Returns the entries of sweep.json on the programs and their best points."""
     private = any(one.private for one in programs)
     shown = ("point", "diverged", *(axis.key for axis in axes))
     last = tables.ranked(rows, axes)

@@ -46,7 +46,7 @@ def tail(operator, d, b, failure) -> float:
 
 
 def union_of(operator, d, b, delta) -> Callable[[float], float]:
-    """Returns the tail of so many products that hold together, but for order delta."""
+    """Returns the tail of a number of products together, but for order delta."""
     return lambda products: tail(operator, d, b, delta / products)
 
 
@@ -207,5 +207,5 @@ def theorem_4_4(
 
 
 def _drawn(off, G, S, sigma, T, delta_g) -> float:
-    """Returns what a round adds to the martingale, if inner products are `off`."""
+    """Returns a round's term of the martingale, if inner products are `off`."""
     return G * (off * S + sigma * math.sqrt(math.log(2 * T / delta_g)))

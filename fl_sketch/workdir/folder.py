@@ -125,7 +125,7 @@ class Workdir:
             raise ValueError(msg + "none: use another workdir.")
 
     def _resumed(self, ours: Row, fixed_by, say: Callable[[str], None]) -> Row:
-        """Returns what config.json has, if a run may resume; it may grow longer.
+        """Returns the contents of config.json, if a run may resume; it may grow longer.
 
         A run that is refused has changed nothing.
         """
@@ -167,7 +167,7 @@ class Workdir:
         return self.folder / "checkpoints"
 
     def extra(self) -> dict[str, bytes]:
-        """Returns what a checkpoint holds of its run: whose it is, and its rows."""
+        """Returns a checkpoint's entries on its run: the identity, and the rows."""
         count = str(len(self.rows)).encode()
         return {IDENTITY: self._digest.encode(), ROWS: count}
 

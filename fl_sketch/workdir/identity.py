@@ -62,7 +62,7 @@ class Identity(NamedTuple):
 
 
 def contents(config: Mapping[str, Any], identity: Identity) -> dict[str, Any]:
-    """Returns what config.json of a run holds.
+    """Returns the contents of a run's config.json.
 
     It has digests of the files that the config names: plug-ins, weights to begin with,
     pretrained models, and tables.
@@ -83,7 +83,7 @@ def contents(config: Mapping[str, Any], identity: Identity) -> dict[str, Any]:
 
 
 def read(path: pathlib.Path) -> dict[str, Any]:
-    """Returns what the config.json at `path` holds, of this version of the format."""
+    """Returns the contents of the config.json at `path`, of this format."""
     with untrusted_files.reading(path, "to be an unchanged config"):
         found = dict(json.loads(path.read_text()))
         kind = found.get("format", 1)
@@ -107,7 +107,7 @@ def digest(whole: Mapping[str, Any]) -> str:
 
 
 def unlike(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[str, str]:
-    """Returns what differs of two identities: in all numbers, and in last bits.
+    """Returns the differences that change all numbers, and those of last bits.
 
     Both are words, and empty if nothing does.
     """

@@ -96,7 +96,7 @@ def note(folder: str | os.PathLike, entries: Mapping[str, Guarantee]) -> None:
 
 
 def _price(one: Guarantee) -> tuple[Any, ...]:
-    """Returns what a round costs, whatever their number is."""
+    """Returns the cost of a round, whatever their number is."""
     return one.plan._replace(steps=0), one.noise_multiplier, one.delta, one.unit
 
 

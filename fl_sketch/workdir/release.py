@@ -211,7 +211,7 @@ def release(workdir: str | os.PathLike, out: str | os.PathLike) -> list[str]:
 
 
 def promise_of(summary, about, own: Guarantee) -> dict[str, Any]:
-    """Returns what privacy.json holds of the run itself."""
+    """Returns the entries of privacy.json on the run itself."""
     plan, unprotected = own.plan, [*UNPROTECTED]
     shuffled = own.unit == "example" or plan.population > SHUFFLED_UP_TO
     if shuffled and plan.sampling != "everyone":

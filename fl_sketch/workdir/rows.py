@@ -28,7 +28,7 @@ def may_be_published(name: str) -> bool:
 
 
 def published(row: Mapping[str, Any], also: Collection[str] = ()) -> dict[str, Any]:
-    """Returns what a private run may publish of a row, and the columns `also`."""
+    """Returns the columns that a private run may publish, and those of `also`."""
     return {k: v for k, v in row.items() if may_be_published(k) or k in also}
 
 

@@ -128,9 +128,9 @@ def test_an_error_of_the_reading_thread_reaches_the_caller():
 def test_data_are_streamed_if_they_do_not_fit(monkeypatch):
     train, mesh = UNLIKE.examples, mesh_of(2, "clients")
     size = sum(leaf.nbytes for leaf in train)
-    assert residency.form("auto", train, mesh, "fresh") == "resident"
+    assert residency.placement("auto", train, mesh, "fresh") == "resident"
     # The two devices share one copy.
     for limit, form in ((size, "resident"), (size - 1, "streamed")):
         monkeypatch.setattr(residency, "HOST_LIMIT", limit)
-        assert residency.form("auto", train, mesh, "fresh") == form
-    assert residency.form("resident", train, mesh, "fresh") == "resident"
+        assert residency.placement("auto", train, mesh, "fresh") == form
+    assert residency.placement("resident", train, mesh, "fresh") == "resident"
