@@ -2,7 +2,9 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Python compiles what is imported, which is less than all that is installed.
+# Python compiles what is imported, which is less than all that is installed, and keeps
+# it: each process of the tests would compile jax again.
+export PYTHONDONTWRITEBYTECODE =
 PIP := $(BIN)/pip install --no-compile --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
