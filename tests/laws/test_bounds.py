@@ -19,6 +19,7 @@ from fl_sketch.core.protocols import Encoded
 from fl_sketch.privacy import clipping, integer_sums, lattice, local_noise, mechanism
 from tests.meshes import mesh_of
 from tests.quadratics import CATALOGUE, D
+from tests.quick import some_fast
 from tests.simulation import cohort_of, with_cohort
 
 SLACK = 1 + 1e-6
@@ -206,13 +207,9 @@ def test_an_example_moves_a_gradient_and_a_step_by_at_most_c():
 
 
 FAST = ("fedavg", "heaprix", "ef21", "fetch_sgd")
-ALL = [
-    name if name in FAST else pytest.param(name, marks=pytest.mark.slow)
-    for name in CATALOGUE
-]
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", some_fast(CATALOGUE, FAST))
 def test_no_client_of_any_method_adds_more_than_c(name):
     """Clients whose data are of every magnitude, by what the engine adds up of them."""
     inner = mechanism.central(clipping.clip(0.5), noise_multiplier=0.0, denominator=8)
