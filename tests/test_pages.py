@@ -103,14 +103,6 @@ def test_links_lead_somewhere(page):
             assert any(file.is_relative_to(folder) for folder in inside), target
 
 
-def test_every_page_is_in_the_contents():
-    for page in pages.PAGES:
-        if page.startswith("docs/") and not page.endswith("index.md"):
-            index = "/".join([*page.split("/")[:-1], "index.md"])
-            name = page.split("/")[-1].removesuffix(".md")
-            assert re.search(rf"^{name}$", pages.PAGES[index], re.MULTILINE), page
-
-
 def test_the_table_of_the_readme_has_every_method_with_its_file():
     rows = re.findall(
         r"^\| \[(.*?)\]\((.*?)\)", pages.PAGES["README.md"], flags=re.MULTILINE
