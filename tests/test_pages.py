@@ -40,6 +40,7 @@ CUT = {  # what makes a command short
         "--only=iid tau=1 FedAvg",
         "--set=rounds=2",
         "--set=cohort.size=1",
+        "--set=model.name=logistic",
     ],
     "launch.network --config": ["--config.rounds=2"],
     "launch.attack": ["--images=1", "--steps=3", "--config.model.name=logistic"],
