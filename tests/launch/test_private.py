@@ -1,4 +1,4 @@
-"""A private run as a user starts it: another model each time, and nothing left."""
+"""A private run as a user starts it: killed, resumed, and nothing left."""
 
 import shutil
 import signal
