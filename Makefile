@@ -2,9 +2,11 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Python compiles what is imported, which is less than all that is installed.
+# Python compiles what is imported, which is less than all that is installed, and keeps
+# it: each process of the tests would compile jax again.
+export PYTHONDONTWRITEBYTECODE =
 PIP := $(BIN)/pip install --no-compile --quiet --disable-pip-version-check
-PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+PYTEST := $(BIN)/python -m pytest -n 2
 
 .PHONY: quickstart check fast test test-slow test-all lint format docs bench
 
@@ -18,10 +20,10 @@ fast: $(VENV)/.test
 	$(BIN)/python -m pytest -m "fast and not slow"
 
 test: $(VENV)/.test  ## the laws of all parts, and doctests
-	$(PYTEST) -m "not slow"
+	$(PYTEST) --dist loadfile -m "not slow"
 
 test-slow: $(VENV)/.test  ## whole runs from end to end, which `make test` leaves out
-	$(PYTEST) -m slow
+	$(PYTEST) --dist worksteal -m slow
 
 test-all: test test-slow  ## all tests
 

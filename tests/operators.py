@@ -11,6 +11,7 @@ from fl_sketch import sketch
 from fl_sketch.core import wire
 from fl_sketch.core.protocols import Field, Sketch
 from tests.oracles import closed_forms
+from tests.quick import some_fast
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +42,7 @@ OPERATORS = {
 }
 SLOW = ("ams", "count_sketch")  # of the code of others, with other words or rows
 every_operator = pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
-        for name in OPERATORS
-    ],
+    "name", some_fast(OPERATORS, {*OPERATORS} - {*SLOW})
 )
 
 

@@ -72,10 +72,6 @@ def test_studies_are_imported_by_nothing():
         ), path
 
 
-def test_every_layer_exists():
-    assert {place(path) for path in FILES} - {"__init__"} == set(HEIGHT)
-
-
 def test_only_the_catalogue_asks_for_an_algorithm_by_its_name():
     names = {*catalog.methods()}
     for path in FILES:

@@ -17,6 +17,7 @@ from fl_sketch.engine import costs
 from fl_sketch.sketch import compressors
 from fl_sketch.transforms import local
 from tests.quadratics import CATALOGUE, PARAMS, STEPS, D, flat, loss, optima
+from tests.quick import some_fast
 from tests.simulation import simulate
 
 CLIENTS, KEY = 6, jax.random.key(5)
@@ -130,10 +131,7 @@ ENDS = {  # how near to the optimum, as a part of the distance at the start
 QUICK = ("ef21", "fetchsgd", "qsgd")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in ENDS],
-)
+@pytest.mark.parametrize("name", some_fast(ENDS, QUICK))
 def test_unlike_clients_end_at_their_common_optimum(name):
     near, algorithm = ENDS[name]
     state, _ = run(algorithm, rounds=ROUNDS)

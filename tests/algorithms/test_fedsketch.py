@@ -14,6 +14,7 @@ from fl_sketch.core.wire import byte_count
 from fl_sketch.engine import costs
 from tests.oracles import fedsketch as oracle
 from tests.quadratics import COUNT, PARAMS, RATE, STEPS, D, flat, loss, optima
+from tests.quick import some_fast
 from tests.refusals import refused
 from tests.simulation import everyone, simulate
 
@@ -32,7 +33,10 @@ def cohorts():
     ]
 
 
-@pytest.mark.parametrize("query", ["privix", "heaprix"])
+GAINS = {"privix": EXACT_GAIN, "heaprix": 1 / STEPS}
+
+
+@pytest.mark.parametrize("query", some_fast(GAINS, ["privix"]))
 def test_fedsketch_follows_algorithm_5(query):
     algorithm = algorithms.fedsketch(
         loss,
@@ -66,11 +70,10 @@ def test_fedsketch_with_a_stored_sketch_steps_by_medians_of_its_rows():
     np.testing.assert_allclose(params, -0.3 * medians, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("query", "gain"), [("privix", EXACT_GAIN), ("heaprix", 1 / STEPS)]
-)
-def test_fedsketchgate_follows_algorithm_6(query, gain):
+@pytest.mark.parametrize("query", some_fast(GAINS, ["heaprix"]))
+def test_fedsketchgate_follows_algorithm_6(query):
     """With half of the devices away, whose variates wait for them."""
+    gain = GAINS[query]
     algorithm = algorithms.fedsketchgate(
         loss,
         sketch=COUNT,

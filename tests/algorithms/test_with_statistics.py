@@ -18,6 +18,7 @@ from fl_sketch.run import prepare
 from tests import quadratics
 from tests.models import own
 from tests.quadratics import COUNT, PARAMS, RATE, STEPS, D, optima
+from tests.quick import some_fast
 from tests.run.configs import config_with
 from tests.simulation import cohort_of, simulate, with_cohort
 
@@ -65,7 +66,7 @@ def after_a_round(points, steps):
     return np.mean(targets + (2.0 - targets) * 0.5**steps, axis=0)
 
 
-@pytest.mark.parametrize("name", WITH)
+@pytest.mark.parametrize("name", some_fast(WITH, ["safl", "cd_adam"]))
 def test_parameters_go_the_algorithms_way_and_statistics_as_in_fedavg(name):
     ours, _ = simulate(WITH[name], rounds=1, start=start(WITH[name]))
     plain, _ = simulate(PLAIN[name], rounds=1)

@@ -59,6 +59,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_small_faults_are_exposed_and_no_correct_mechanism(name):
     plan, fault = FAULTS[name]
@@ -90,6 +91,7 @@ def central(noise_multiplier=Z, bound=CLIP, denominator=CLIENTS):
     )
 
 
+@pytest.mark.slow
 def test_a_true_claim_is_not_exceeded_and_nearly_reached():
     """Other samplings, relations and mechanisms are played of configs."""
     rate, z = 0.25, 1.712

@@ -33,8 +33,13 @@ from tests.channels.rounds import (
     start,
 )
 from tests.operators import encoded
+from tests.quick import some_fast
 
-every_channel = pytest.mark.parametrize("name", CHANNELS)
+QUICK = (
+    "exact", "sketched", "compressed", "heavy_values", "heaprix_fresh", "marina",
+    "feedback_top_k", "difference_top_k",
+)  # fmt: skip
+every_channel = pytest.mark.parametrize("name", some_fast(CHANNELS, QUICK))
 DRAWS = 4000
 
 
@@ -42,7 +47,7 @@ def rows(holds):
     """Returns the mark of a law that is one of some channels only."""
     names = [name for name, row in CHANNELS.items() if holds(row)]
     assert names
-    return pytest.mark.parametrize("name", names)
+    return pytest.mark.parametrize("name", some_fast(names, {*QUICK} & {*names}))
 
 
 def near(one, other, tolerance=1e-5):

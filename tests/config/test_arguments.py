@@ -12,6 +12,7 @@ from fl_sketch.config.arguments import ASKED_FOR, KEYS, hints, taken, unread
 from fl_sketch.core.keys import round_keys
 from fl_sketch.core.mappings import flat
 from fl_sketch.engine import initial_server
+from tests.quick import some_fast
 from tests.refusals import refused
 
 pytestmark = pytest.mark.fast
@@ -77,13 +78,7 @@ def test_every_key_is_one_and_goes_somewhere():
 QUICK = ("safl", "ef21", "fedsketchgate", "fetchsgd", "marina", "private_sketching")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
-        for name in catalog.methods()
-    ],
-)
+@pytest.mark.parametrize("name", some_fast(catalog.methods(), QUICK))
 def test_steps_are_read_unless_the_catalogue_says_that_they_are_not(name):
     method, count = catalog.method(name), default.get_config().client.steps
     changes = {"compressor__name": "random_k"} if name == "marina" else {}

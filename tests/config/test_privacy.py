@@ -115,6 +115,7 @@ def test_what_a_config_can_ask_for_is_built(changes):
 INTEGERS = SKELLAM | {"cohort__sampling": "fixed", "privacy__relation": "replace_one"}
 
 
+@pytest.mark.slow
 def test_a_run_of_integers_is_counted_with_its_rounding(tmp_path):
     changes = SAFL | INTEGERS | {"sketch__size": 130}
     summary = run(config_with(**changes), tmp_path, say=lambda line: None)

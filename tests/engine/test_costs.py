@@ -31,6 +31,7 @@ from tests.quadratics import (
     optima,
 )
 from tests.quadratics import D as SIZE
+from tests.quick import some_fast
 from tests.simulation import KEY, compiled
 
 CLIENTS = 6
@@ -179,15 +180,10 @@ def remembering(downlink):
 
 
 ROUNDS = 6
-slow = pytest.mark.slow
 QUICK = ("fedavg", "safl", "heaprix", "ef21", "marina", "fetch_sgd")
 
 
-def some_fast(names):
-    return [n if n in QUICK else pytest.param(n, marks=slow) for n in names]
-
-
-@pytest.mark.parametrize("name", some_fast(CATALOGUE))
+@pytest.mark.parametrize("name", some_fast(CATALOGUE, QUICK))
 def test_a_client_needs_nothing_that_it_is_not_sent(name):
     """Its messages and its memory are the same whatever stands in all else."""
     algorithm = CATALOGUE[name]
@@ -229,7 +225,7 @@ def follow(replay, states, received, begin, end):
     chex.assert_trees_all_equal(found.opt, states[end].server.opt)
 
 
-@pytest.mark.parametrize("name", some_fast([*CATALOGUE, *SERVERS]))
+@pytest.mark.parametrize("name", some_fast([*CATALOGUE, *SERVERS], QUICK))
 def test_who_follows_has_the_servers_model_to_the_bit(name):
     """From what was sent in each round, also by a newcomer in the middle of a run."""
     algorithm = (CATALOGUE | SERVERS)[name]
@@ -239,7 +235,7 @@ def test_who_follows_has_the_servers_model_to_the_bit(name):
         follow(replay, *heard_in(algorithm, ROUNDS), begin, begin + 4)
 
 
-@pytest.mark.parametrize("name", ["ef21", pytest.param("scaffold", marks=slow)])
+@pytest.mark.parametrize("name", some_fast(["ef21", "scaffold"], ["ef21"]))
 def test_who_follows_a_part_of_the_clients_knows_how_many_there_are(name):
     known = Round(denominator=3.0, present=3.0, population=CLIENTS * 1.0)
     replay = jax.jit(functools.partial(replaying.replay, CATALOGUE[name], known=known))

@@ -28,6 +28,7 @@ from tests.engine.regression import (
     TARGETS,
 )
 from tests.meshes import mesh_of
+from tests.quick import some_fast
 
 UNLIKE = data.clients((INPUTS, TARGETS), np.minimum(OWNERS, np.arange(90) % 8 + 1))
 DROPPED = engine.with_dropout(engine.poisson(POPULATION, 4), 0.3)
@@ -91,7 +92,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", some_fast(CASES, ["client state"]))
 def test_what_stays_on_the_host_changes_no_bit(case):
     """Cohorts are no multiple of the devices; some clients do not answer."""
     *what, how = CASES[case]

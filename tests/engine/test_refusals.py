@@ -167,6 +167,7 @@ def test_data_that_are_not_finite_are_warned_of(value):
         simulated(clients=bad, cohort=None, batches="whole", batch=10)
 
 
+@pytest.mark.slow
 def test_a_private_run_is_not_ended_by_the_data_or_the_size_of_one_client():
     """An error would say what it has, or how many."""
     bad = data.clients((with_one(np.nan), TARGETS), OWNERS)

@@ -25,13 +25,11 @@ from tests.quadratics import (
     loss,
     optima,
 )
+from tests.quick import some_fast
 from tests.simulation import KEY, cohort_of, simulate, with_cohort
 
-QUICK = ("fedavg", "safl", "heaprix", "ef21", "gradient_tracking", "fetch_sgd")
-every_algorithm = pytest.mark.parametrize(
-    "name",
-    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in ALGORITHMS],
-)
+QUICK = ("safl", "heaprix", "ef21", "gradient_tracking")
+every_algorithm = pytest.mark.parametrize("name", some_fast(ALGORITHMS, QUICK))
 CLIENTS, FIVE = 6, cohort_of([0, 1, 2, 3, 4])
 DATA = np.asarray(optima(CLIENTS))
 

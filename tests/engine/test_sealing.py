@@ -100,6 +100,7 @@ def test_rounds_that_were_counted_need_the_program_that_played_them(early, tmp_p
     refused(folder, "same program", **NOISY, **key)
 
 
+@pytest.mark.slow
 def test_two_programs_have_unlike_noise_from_one_secret():
     """Without a folder, which would refuse the second one."""
     key, great = secret_roots(0), 1e4
@@ -137,6 +138,7 @@ def test_two_programs_have_unlike_noise_from_one_secret():
     assert np.array_equal(run(rounds=2).params["w"], run(state=first.state).params["w"])
 
 
+@pytest.mark.slow
 def test_local_noise_is_a_function_of_its_program_too():
     """Which no mechanism counts, so that a folder with a secret key is refused."""
     key = secret_roots(0)

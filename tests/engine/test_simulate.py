@@ -81,11 +81,10 @@ def test_rows_have_what_is_measured_of_the_model_and_of_each_client():
         assert row == {k: v for k, v in told.items() if k != "rounds_per_second"}
 
 
-@pytest.mark.parametrize("algorithm", [SAFL, EF21], ids=["safl", "client state"])
-def test_it_goes_on_to_the_bit_from_a_state_that_is_not_used_up(algorithm):
-    whole, begun = ran(algorithm), ran(algorithm, rounds=4)
+def test_it_goes_on_to_the_bit_from_a_state_that_is_not_used_up():
+    whole, begun = ran(EF21), ran(EF21, rounds=4)
     for _ in range(2):
-        ended = simulated(algorithm, rounds=3, state=begun.state)
+        ended = simulated(EF21, rounds=3, state=begun.state)
         assert same(ended.state, whole.state)
         assert ended.history[-1] == whole.history[-1]
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 
 @settings(
-    max_examples=40,
+    max_examples=24,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     database=None,

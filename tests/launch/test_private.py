@@ -1,9 +1,8 @@
-"""A private run as a user starts it: another model each time, and nothing left."""
+"""A private run as a user starts it: killed, resumed, and nothing left."""
 
 import shutil
 import signal
 import stat
-import time
 
 import pytest
 
@@ -67,16 +66,3 @@ def test_a_killed_run_goes_on_to_the_bit_and_no_secret_is_left(tmp_path):
         assert not (folder / "secret").exists()
         left = b"".join(p.read_bytes() for p in folder.rglob("*") if p.is_file())
         assert raw not in left and raw.hex().encode() not in left
-
-
-def test_another_start_has_another_secret(tmp_path):
-    """With which the same config gives other parameters: see run/test_secrets.py."""
-    kept = []
-    for name in "ab":
-        secret = tmp_path / name / "secret"
-        with Started("-m", "launch.train", *SHORT, f"--workdir={secret.parent}") as run:
-            while not secret.exists():
-                assert run.runs(), run.said()
-                time.sleep(0.005)
-            kept.append(secret.read_bytes())
-    assert len(kept[0]) == len(kept[1]) == 32 and kept[0] != kept[1]

@@ -19,6 +19,7 @@ from fl_sketch.core.protocols import Encoded
 from fl_sketch.privacy import clipping, integer_sums, lattice, local_noise, mechanism
 from tests.meshes import mesh_of
 from tests.quadratics import CATALOGUE, D
+from tests.quick import some_fast
 from tests.simulation import cohort_of, with_cohort
 
 SLACK = 1 + 1e-6
@@ -132,7 +133,7 @@ def test_a_long_message_hides_nothing_behind_its_first_entries(bound, size):
     assert np.linalg.norm(np.concatenate([*left.values()], dtype=np.float64)) <= SLACK
 
 
-@pytest.mark.parametrize("leaves", [35, 300])
+@pytest.mark.parametrize("leaves", some_fast([35, 300], [35]))
 @pytest.mark.parametrize("bound", BOUNDS)
 def test_many_leaves_hide_nothing_behind_the_first(bound, leaves):
     message = [np.ones(1, np.float32)] + [np.full(3, 2**-12.85, np.float32)] * leaves
@@ -155,7 +156,7 @@ def guards(bound, limit):
 
 
 @pytest.mark.parametrize("bound", BOUNDS)
-@pytest.mark.parametrize("limit", [1e-4, 300.0])
+@pytest.mark.parametrize("limit", some_fast([1e-4, 300.0], [300.0]))
 def test_every_mechanism_adds_at_most_c(bound, limit):
     floats, integers = guards(BOUNDS[bound], limit)
 
@@ -206,13 +207,9 @@ def test_an_example_moves_a_gradient_and_a_step_by_at_most_c():
 
 
 FAST = ("fedavg", "heaprix", "ef21", "fetch_sgd")
-ALL = [
-    name if name in FAST else pytest.param(name, marks=pytest.mark.slow)
-    for name in CATALOGUE
-]
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", some_fast(CATALOGUE, FAST))
 def test_no_client_of_any_method_adds_more_than_c(name):
     """Clients whose data are of every magnitude, by what the engine adds up of them."""
     inner = mechanism.central(clipping.clip(0.5), noise_multiplier=0.0, denominator=8)

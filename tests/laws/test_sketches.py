@@ -94,7 +94,7 @@ def answers(name, d, b, keys):
 
 # (d, b, keys): b divides d, and does not; and of few keys, b is more than d, and one.
 MANY = [(32, 8, KEYS), (19, 5, KEYS)]
-FEW = [(5, 7, 1), (1, 1, 1)]
+FEW = [pytest.param(d, b, 1, marks=pytest.mark.slow) for d, b in ((5, 7), (1, 1))]
 
 
 @every_operator

@@ -13,6 +13,7 @@ from fl_sketch import models
 from fl_sketch.models import transformers
 from fl_sketch.models.resnets import GroupNorm, normalized
 from tests.channels.rounds import quickly
+from tests.quick import some_fast
 from tests.refusals import refused
 
 KEY = jax.random.key(0)
@@ -65,7 +66,10 @@ def made(name):
     return model, inputs, labels, params
 
 
-@pytest.mark.parametrize("name", MODELS)
+QUICK = ("mlp", "cnn", "resnet", "language_model")
+
+
+@pytest.mark.parametrize("name", some_fast(MODELS, QUICK))
 def test_a_model_has_its_size_and_trains_on_examples_in_any_order(name):
     model, inputs, labels, params = made(name)
     loss, order = models.classification(model), np.array([2, 0, 3, 1])

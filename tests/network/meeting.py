@@ -1,6 +1,7 @@
 """A coordinator and sites in one process, on a wire that may fail, for the toy."""
 
 import contextlib
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +23,26 @@ RUN = "a" * 32
 KEY = jax.random.key(7)
 
 
+everyone, fixed_size = map(functools.cache, (engine.everyone, engine.fixed_size))
+
+
+@functools.cache
 def programs_of(algorithm):
     traffic = costs.measure_traffic(algorithm, PARAMS, BATCHES)
     return Programs(algorithm, PARAMS, BATCHES, fetch, traffic)
+
+
+@functools.cache
+def _simulated(algorithm, sampler):
+    """Returns the program of a round in one process."""
+    one = make_round(algorithm, fetch, mesh_over(jax.devices()[:1]))
+
+    @jax.jit
+    def play(state, data):
+        cohort = engine.cohort.of_round(sampler, KEY, state.server.round)
+        return one(state, KEY, cohort, data, None)
+
+    return play
 
 
 class Meeting:
@@ -34,15 +52,15 @@ class Meeting:
       sent: every message, as (client, question, answer or None).
     """
 
-    def __init__(self, algorithm, folder, *, cohort=None, rules=QUICK, programs=None):
-        self.programs = programs or programs_of(algorithm)
+    def __init__(self, algorithm, folder, *, cohort=None, rules=QUICK):
+        self.programs = programs_of(algorithm)
         self.algorithm, self.folder, self.rules = algorithm, folder, rules
         self.names = [f"hospital_{one}" for one in range(5)]
         privates, publics = secure_sum.drawn(self.names)
         self.identities = [
             secure_sum.Identity(name, privates[name], publics) for name in self.names
         ]
-        self.sampler = engine.fixed_size(5, cohort) if cohort else engine.everyone(5)
+        self.sampler = fixed_size(5, cohort) if cohort else everyone(5)
         self.data, self.lines, self.sent = optima(5), [], []
         self.change = lambda client, answer: answer
         self.sites = {}
@@ -109,17 +127,10 @@ class Meeting:
 
     def simulated(self, rounds):
         """Returns the state after the same rounds in one program, and reports."""
-        one = make_round(self.algorithm, fetch, mesh_over(jax.devices()[:1]))
-
-        def play(state):
-            number = state.server.round
-            cohort = engine.cohort.of_round(self.sampler, KEY, number)
-            return one(state, KEY, cohort, self.data, None)
-
         state = initial_state(self.algorithm, PARAMS, len(self.sites))
-        reports, play = [], jax.jit(play)
+        reports, play = [], _simulated(self.algorithm, self.sampler)
         for _ in range(rounds):
-            state, report = play(state)
+            state, report = play(state, self.data)
             reports.append(jax.device_get(report))
         return state, reports
 

@@ -9,8 +9,9 @@ from fl_sketch.core.wire import byte_count
 from fl_sketch.network.coordinator import Rules, TooFew
 from fl_sketch.network.messages import Kind
 from fl_sketch.privacy import clipping, mechanism
-from tests.network.meeting import Meeting, close, programs_of, read
+from tests.network.meeting import Meeting, close, read
 from tests.quadratics import CATALOGUE
+from tests.quick import some_fast
 
 # One exchange, two, replies, client state, server memory, codes of several lengths.
 SHAPES = ["fedavg", "heaprix", "scaffold", "ef21", "marina", "fetch_sgd", "onebit_adam"]
@@ -20,7 +21,7 @@ def kinds(meeting, kind):
     return [(c, q, a) for c, q, a in meeting.sent if q.kind == kind]
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", some_fast(SHAPES, ["heaprix", "scaffold"]))
 def test_rounds_are_those_of_the_simulator(name, tmp_path):
     """One of the sites is killed in every round, before its message or after it."""
     cohort = None if name == "onebit_adam" else 3
@@ -45,16 +46,12 @@ def test_rounds_are_those_of_the_simulator(name, tmp_path):
     assert up >= sum(int(r.simulator_only.bytes_up[0] * 3) for r in reports)
 
 
-@pytest.fixture(scope="module")
-def scaffold():
-    return CATALOGUE["scaffold"], programs_of(CATALOGUE["scaffold"])
+SCAFFOLD = CATALOGUE["scaffold"]
 
 
-def test_a_killed_coordinator_goes_on_and_ends_the_rounds_of_its_sites(
-    scaffold, tmp_path
-):
+def test_a_killed_coordinator_goes_on_and_ends_the_rounds_of_its_sites(tmp_path):
     """It dies when the state is on its disk, and sites do not have theirs yet."""
-    meeting = Meeting(scaffold[0], tmp_path, programs=scaffold[1])
+    meeting = Meeting(SCAFFOLD, tmp_path)
     state, _ = meeting.play(2)
     meeting.start_coordinator()
     for client in (1, 3):
@@ -66,10 +63,8 @@ def test_a_killed_coordinator_goes_on_and_ends_the_rounds_of_its_sites(
     assert all([*folder.iterdir()][0].name == "round_00000004.npz" for folder in sites)
 
 
-def test_a_round_that_was_not_saved_is_asked_for_again_and_counts_once(
-    scaffold, tmp_path
-):
-    meeting = Meeting(scaffold[0], tmp_path, programs=scaffold[1])
+def test_a_round_that_was_not_saved_is_asked_for_again_and_counts_once(tmp_path):
+    meeting = Meeting(SCAFFOLD, tmp_path)
     state, _ = meeting.play(2)
     meeting.play(1, state)  # lost with the coordinator's process
     meeting.start_coordinator()
@@ -84,8 +79,8 @@ def test_a_round_that_was_not_saved_is_asked_for_again_and_counts_once(
     assert all(len(one) == 1 for one in answers.values())
 
 
-def test_sites_that_do_not_answer_are_left_out_and_named(scaffold, tmp_path):
-    meeting = Meeting(scaffold[0], tmp_path, programs=scaffold[1])
+def test_sites_that_do_not_answer_are_left_out_and_named(tmp_path):
+    meeting = Meeting(SCAFFOLD, tmp_path)
     meeting.change = lambda client, answer: None if client == 2 else answer
     state, reports = meeting.play(3)
     shown = [report.simulator_only for report in reports]
@@ -100,9 +95,9 @@ def test_sites_that_do_not_answer_are_left_out_and_named(scaffold, tmp_path):
     assert any(2 in report.simulator_only.clients[0] for report in reports)
 
 
-def test_with_too_few_sites_nothing_is_released(scaffold, tmp_path):
+def test_with_too_few_sites_nothing_is_released(tmp_path):
     rules = Rules(seconds=1, smallest=4, attempts=3, pause=0.0)
-    meeting = Meeting(scaffold[0], tmp_path, rules=rules, programs=scaffold[1])
+    meeting = Meeting(SCAFFOLD, tmp_path, rules=rules)
     meeting.change = lambda client, answer: None if client > 2 else answer
     with pytest.raises(TooFew, match="4 sites in round 1, got 3"):
         meeting.play(1)
@@ -115,7 +110,7 @@ def test_with_too_few_sites_nothing_is_released(scaffold, tmp_path):
 COHORTS = {"poisson": (engine.poisson(5, 3.0), 3), "everyone": (engine.everyone(5), 5)}
 
 
-@pytest.mark.parametrize("name", COHORTS)
+@pytest.mark.parametrize("name", some_fast(COHORTS, ["poisson"]))
 def test_noise_hides_who_takes_part(name, tmp_path):
     """A client whose message counts as zero is there or not: all else is equal."""
     sampler, expected = COHORTS[name]
@@ -123,9 +118,8 @@ def test_noise_hides_who_takes_part(name, tmp_path):
         clipping.clip(1.0), noise_multiplier=1.0, denominator=expected
     )
     algorithm, states = CATALOGUE["scaffold"]._replace(mechanism=guard), []
-    programs = programs_of(algorithm)
     for lost in (False, True):
-        one = Meeting(algorithm, tmp_path / str(lost), programs=programs)
+        one = Meeting(algorithm, tmp_path / str(lost))
         one.sampler, one.data = sampler, one.data.at[4].set(jnp.nan)
         one.start_coordinator()
         one.change = lambda client, up, lost=lost: None if lost and client == 4 else up
@@ -168,9 +162,9 @@ def test_a_private_round_of_a_killed_coordinator_releases_nothing_more(tmp_path)
 def test_secret_noise_is_another_for_another_sum(tmp_path):
     guard = mechanism.central(clipping.clip(1.0), noise_multiplier=1.0, denominator=5)
     algorithm = CATALOGUE["fedavg"]._replace(mechanism=guard)
-    programs, params = programs_of(algorithm), []
+    params = []
     for name, value in {"one": 1.0, "same": 1.0, "other": 1.0 + 1e-3}.items():
-        meeting = Meeting(algorithm, tmp_path / name, programs=programs)
+        meeting = Meeting(algorithm, tmp_path / name)
         meeting.start_coordinator(secret=True)
         meeting.data = meeting.data * value
         params.append(meeting.play(1)[0].server.params)

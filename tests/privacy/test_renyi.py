@@ -155,6 +155,7 @@ def test_noise_keeps_its_promise_and_fine_steps_cost_little(
         assert floats <= z < 1.01 * floats
 
 
+@pytest.mark.slow
 def test_fixed_cohorts_take_about_the_noise_of_the_gaussians_own_bound():
     plan = plan_of("fixed", "replace_one", smallest=20, bits=24)._replace(steps=200)
     promise = {"epsilon": 2.0, "delta": 1e-5}

@@ -3,8 +3,8 @@
 import pytest
 
 from fl_sketch.engine.loop import NotFinite
-from fl_sketch.privacy import accounting, composition
-from fl_sketch.run import from_config, run
+from fl_sketch.privacy import accounting
+from fl_sketch.run import run
 from fl_sketch.sweep import comparison, sweep
 from fl_sketch.sweep.comparison import Comparison, Method
 from fl_sketch.workdir import odometer
@@ -88,24 +88,6 @@ def test_a_search_has_the_noise_of_the_run_and_is_counted(tmp_path):
         assert 1 < float(point["epsilon"]) < 4 and point["randomness"] == "simulated"
     total = odometer.total(entries)
     assert total.runs == 4 and total.epsilon > 6
-
-
-def test_a_total_is_for_the_relation_that_all_runs_keep():
-    one = from_config(config_with(**PRIVATE)).guarantee.after(3)
-    plan = one.plan._replace(relation="replace_one", sampling="everyone")
-    other = one._replace(plan=plan)
-
-    def total(*entries):
-        return odometer.total({str(n): entry for n, entry in enumerate(entries)})
-
-    assert total(one).relation == "add_remove"
-    assert total(one, other).relation == "replace_one"
-    # A total at the larger delta is less than at the smaller one, and holds for both.
-    loose = one._replace(delta=1e-3)
-    assert total(one, loose).delta == 1e-3
-    pair = [(one.plan, one.noise_multiplier)] * 2
-    expected = composition.together(pair, delta=1e-3)
-    assert total(one, loose).epsilon == pytest.approx(expected)
 
 
 def test_a_run_does_not_go_on_with_other_noise(tmp_path, monkeypatch):

@@ -23,7 +23,6 @@ from tests.run.configs import (
     NOISY,
     begun,
     config_with,
-    numbers,
     ran,
     read_json,
     refused,
@@ -117,55 +116,50 @@ def test_what_is_named_fresh_begins_anew(place):
         from_config(config_with(**of(place, model__fresh="blocks")), str(place))
 
 
-def test_a_run_goes_on_from_another_run_without_the_arrays_of_the_folder(
-    place, tmp_path
-):
-    ran(tmp_path / "before", str(place), **of(place))
-    before = load_params(tmp_path / "before")
-    changes = of(place, model__init_from=str(tmp_path / "before"))
-    start = first(place, **changes)
-    pairs = zip(*map(jax.tree.leaves, (start, before)), strict=True)
-    assert all(np.array_equal(*pair) for pair in pairs)
-
-
-def test_a_stopped_run_goes_on_to_the_same_end(place, tmp_path, monkeypatch):
-    whole, _ = ran(tmp_path / "whole", str(place), **of(place))
-    changes = of(place) | {"data_dir": str(place)}
-    stop_at(tmp_path / "parts", 4, monkeypatch, **changes)
-    ran(tmp_path / "parts", str(place), **of(place))
-    assert numbers(tmp_path / "whole") == numbers(tmp_path / "parts")
-    about = read_json(tmp_path / "whole/params.json")
-    assert about["pretrained"]["fresh"] == ["dense/bias", "dense/kernel"]
-    assert about["pretrained"]["left_out"] == ["pooler.dense.weight"]
-    assert about["pretrained"]["config"]["hidden_size"] == 8
+@pytest.fixture(scope="module")
+def stopped(place):
+    """A run that was stopped, and its model in a folder of its own."""
+    folder = place / "stopped"
+    shutil.copytree(place / "bert", folder / "bert")
+    with pytest.MonkeyPatch.context() as patch:
+        changes = of(folder) | {"data_dir": str(place)}
+        stop_at(folder / "run", 4, patch, **changes)
+    return folder
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
-def test_a_run_does_not_go_on_with_a_folder_that_changed(
-    place, tmp_path, monkeypatch, name
-):
-    shutil.copytree(place / "bert", tmp_path / "bert")
-    changes = of(tmp_path) | {"data_dir": str(place)}
-    stop_at(tmp_path / "run", 4, monkeypatch, **changes)
+def test_a_run_does_not_go_on_with_a_folder_that_changed(place, stopped, name):
+    path = stopped / "bert" / name
+    whole = path.read_bytes()
     if name == "model.safetensors":
-        config = pretrained.BERT | {"num_hidden_layers": 1}
-        arrays = pretrained.drawn(pretrained.bert_shapes(config), 1)
-        pretrained.write(tmp_path / "bert", config, arrays)
+        path.write_bytes(whole[:-4] + bytes([whole[-4] ^ 1]) + whole[-3:])  # one bit
     else:
-        found = json.loads((tmp_path / "bert" / name).read_text())
-        (tmp_path / "bert" / name).write_text(json.dumps(found, indent=1))
+        path.write_text(json.dumps(json.loads(whole), indent=1))
     with refused("workdir", error=Exception):
-        ran(tmp_path / "run", str(place), **of(tmp_path))
+        ran(stopped / "run", str(place), **of(stopped))
+    path.write_bytes(whole)
 
 
-def test_a_run_predicts_without_the_folder_that_it_began_with(place, tmp_path):
-    shutil.copytree(place / "bert", tmp_path / "bert")
-    summary, _ = ran(tmp_path / "run", str(place), **of(tmp_path))
-    shutil.rmtree(tmp_path / "bert")
-    trained = load_trained(tmp_path / "run")
+def test_a_stopped_run_goes_on_and_predicts_without_its_folder(
+    place, stopped, tmp_path
+):
+    """And another run begins with what it ended with."""
+    folder = shutil.copytree(stopped / "run", tmp_path / "run")
+    summary, lines = ran(folder, str(place), **of(stopped))
+    assert any("resuming after round" in line for line in lines)
+    about = read_json(folder / "params.json")
+    assert about["pretrained"]["fresh"] == ["dense/bias", "dense/kernel"]
+    assert about["pretrained"]["left_out"] == ["pooler.dense.weight"]
+    assert about["pretrained"]["config"]["hidden_size"] == 8
+    start = first(place, **of(place, model__init_from=str(folder)))
+    pairs = zip(*map(jax.tree.leaves, (start, load_params(folder))), strict=True)
+    assert all(np.array_equal(*pair) for pair in pairs)
+    (stopped / "bert").rename(tmp_path / "bert")
+    trained = load_trained(folder)
     with np.load(place / "texts.npz") as arrays:
         texts, labels = arrays["test_inputs"].tolist(), arrays["test_targets"]
     right = (predict(trained, texts).argmax(1) == labels).mean()
+    (tmp_path / "bert").rename(stopped / "bert")
     assert right == pytest.approx(summary["test_accuracy"], abs=1e-6)
 
 
@@ -207,18 +201,6 @@ def test_a_private_run_refuses_a_folder_that_names_its_data(place, tmp_path):
     assert from_config(tuned, str(place)).private
 
 
-def test_a_release_holds_the_tokens_and_the_form_of_the_model(place, tmp_path):
-    shutil.copytree(place / "bert", tmp_path / "bert")
-    ran(tmp_path / "run", str(place), **of(tmp_path) | PRIVATE)
-    shutil.rmtree(tmp_path / "bert")
-    release.release(tmp_path / "run", tmp_path / "out")
-    for file in (tmp_path / "out").iterdir():
-        assert str(tmp_path).encode() not in file.read_bytes(), file
-    one, other = (load_trained(tmp_path / name) for name in ("run", "out"))
-    texts = ["a good film", "bad fun"]
-    assert np.array_equal(predict(one, texts), predict(other, texts))
-
-
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
@@ -241,9 +223,11 @@ LORA = {"client__trains": "lora(rank=2, on=query)+head"}
 
 
 def test_a_run_of_low_rank_parts_leaves_the_whole_model(place, tmp_path):
-    """Predictions and releases need no `client.trains`."""
+    """Predictions and releases need no `client.trains`, and no folder."""
     own = huggingface.load(place / "bert", 2).params
-    ran(tmp_path / "run", str(place), **of(place) | PRIVATE | LORA)
+    shutil.copytree(place / "bert", tmp_path / "bert")
+    ran(tmp_path / "run", str(place), **of(tmp_path) | PRIVATE | LORA)
+    shutil.rmtree(tmp_path / "bert")
     about = read_json(tmp_path / "run/params.json")
     assert about["pretrained"]["fresh"] == ["dense/bias", "dense/kernel"]
     params = load_params(tmp_path / "run")
@@ -251,6 +235,8 @@ def test_a_run_of_low_rank_parts_leaves_the_whole_model(place, tmp_path):
         pair = (tree["block1"][name]["kernel"] for tree in (params, own))
         assert np.array_equal(*pair) != moved
     release.release(tmp_path / "run", tmp_path / "out")
+    for file in (tmp_path / "out").iterdir():
+        assert str(tmp_path).encode() not in file.read_bytes(), file
     texts = ["a good film", "bad fun"]
     one, other = (load_trained(tmp_path / name) for name in ("run", "out"))
     assert np.array_equal(predict(one, texts), predict(other, texts))

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 from fl_sketch import engine, sketch
 from fl_sketch.core import trees
 from tests.channels.rounds import quickly
+from tests.quick import some_fast
 
 KEY = jax.random.key(3)
 PARTS = 2
@@ -55,7 +56,12 @@ def slices(tree):
     return [*parts, {name: tree[name] for name in tree if axes[name] is None}]
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+few_fast = pytest.mark.parametrize(
+    "name", some_fast(OPERATORS, ["count_sketch", "srht"])
+)
+
+
+@few_fast
 def test_it_is_the_sum_of_the_sketches_of_its_parts_each_by_a_key_of_its_own(name):
     """So that it is linear, unbiased and as exact as its operator."""
     op = OPERATORS[name]
@@ -80,7 +86,7 @@ def test_it_is_the_sum_of_the_sketches_of_its_parts_each_by_a_key_of_its_own(nam
     chex.assert_trees_all_close(made, (total, backs, reads), **ROUGH)
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@few_fast
 def test_devices_make_of_their_parts_what_one_device_makes_of_all(name):
     op, tree = sketch.sharded(OPERATORS[name], PARTS), update()
     mesh = engine.mesh_over(jax.devices()[:4], PARTS)

@@ -58,6 +58,12 @@ def test_runs_of_unlike_deltas_are_composed_at_the_largest():
     assert odometer.total({"one": ONE._replace(public=True)}) is None
 
 
+def test_a_total_is_for_the_relation_that_all_runs_keep():
+    other = ONE._replace(plan=Plan(10, 1000, 1000, "everyone", relation="replace_one"))
+    assert odometer.total({"one": ONE}).relation == "add_remove"
+    assert odometer.total({"one": ONE, "two": other}).relation == "replace_one"
+
+
 @pytest.mark.parametrize("changes", [{"unit": "example"}, {"partition": "another"}])
 def test_runs_without_one_total_say_why(changes):
     entries = {"one": ONE, "two": ONE._replace(**changes)}
