@@ -81,7 +81,7 @@ class Passes:
         """The number of all batches, int32 []."""
         return self.epochs * -(-self.size // self.batch)
 
-    def at(self, step: jax.Array) -> Weighted:
+    def at(self, step: jax.typing.ArrayLike) -> Weighted:
         """Returns the batch of a step, which may be traced."""
         size = jnp.maximum(self.size, 1)
         each = -(-size // self.batch)
