@@ -87,9 +87,9 @@ class Passes:
         each = -(-size // self.batch)
         place = step % each * self.batch + jnp.arange(self.batch, dtype=jnp.int32)
         numbers = place % size, step // each, size
-        unsigned = (number.astype(jnp.uint32) for number in numbers)
+        unsigned = (jnp.asarray(number, jnp.uint32) for number in numbers)
         chosen = self.start + _shuffle(self.key, *unsigned).astype(jnp.int32)
-        weights = (place < self.size).astype(jnp.float32)
+        weights = jnp.asarray(place < self.size, jnp.float32)
         return Weighted(_take(self.data, chosen), weights)
 
 
