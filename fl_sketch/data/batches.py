@@ -158,9 +158,9 @@ def fetching(
     `epochs`, batches are `Passes`, and neither the kind nor the steps matter.
     """
     validate.one_of(KINDS, batches=kind)
-    validate.at_least_one(
-        steps=steps, batch=batch, **{"epochs": epochs} if epochs else {}
-    )
+    validate.at_least_one(steps=steps, batch=batch)
+    if epochs:
+        validate.at_least_one(epochs=epochs)
 
     def subset(data, client, key):
         distinct = batches(data, key, client, steps=1, batch=batch, replacement=False)

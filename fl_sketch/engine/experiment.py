@@ -182,7 +182,7 @@ class Experiment:
     def form(self) -> str:
         """Where the examples are, one of `residency.FORMS`."""
         local = self.local
-        kind = "epochs of" if local.epochs else local.batches
+        kind = "epochs'" if local.epochs else local.batches
         return residency.form(self.data, self.clients.examples, self.mesh, kind)
 
     @property

@@ -2,10 +2,10 @@
 
 Batches have a leading axis of steps, or are `Passes` over a client's examples. A loss
 is a function of parameters, one batch and, if it takes one, a key (for dropout, or
-augmentation). With passes it also takes `weights` of the examples, some of them zero,
-and is their weighted mean. Updates are pseudo-gradients
-x_0 - x_K, whatever the client's optimizer. The loss of a `Stateful` model also returns
-the new statistics, whose update is the same difference.
+augmentation). With passes it also takes the examples' `weights`, some of them zero, and
+is their weighted mean. Updates are pseudo-gradients x_0 - x_K, whatever the client's
+optimizer. The loss of a `Stateful` model also returns the new statistics, whose update
+is the same difference.
 """
 
 import inspect
