@@ -167,7 +167,7 @@ class Local(NamedTuple):
 
     Attributes:
       run: `(server, state, batches, keys) -> Work`. The leading axes of `batches` are
-        local steps and the examples of a step.
+        local steps and the examples of a step. With epochs they are `batches.Passes`.
       init: `(params) -> state` of a client before it is drawn for the first time.
       finish: `(state, delivery) -> state` after a round in which it took part.
     """

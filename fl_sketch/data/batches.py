@@ -81,15 +81,15 @@ class Passes:
         """The number of all batches, int32 []."""
         return self.epochs * -(-self.size // self.batch)
 
-    def at(self, step: jax.Array) -> Weighted:
+    def at(self, step: jax.typing.ArrayLike) -> Weighted:
         """Returns the batch of a step, which may be traced."""
         size = jnp.maximum(self.size, 1)
         each = -(-size // self.batch)
         place = step % each * self.batch + jnp.arange(self.batch, dtype=jnp.int32)
         numbers = place % size, step // each, size
-        unsigned = (number.astype(jnp.uint32) for number in numbers)
+        unsigned = (jnp.asarray(number, jnp.uint32) for number in numbers)
         chosen = self.start + _shuffle(self.key, *unsigned).astype(jnp.int32)
-        weights = (place < self.size).astype(jnp.float32)
+        weights = jnp.asarray(place < self.size, jnp.float32)
         return Weighted(_take(self.data, chosen), weights)
 
 
@@ -158,9 +158,9 @@ def fetching(
     `epochs`, batches are `Passes`, and neither the kind nor the steps matter.
     """
     validate.one_of(KINDS, batches=kind)
-    validate.at_least_one(
-        steps=steps, batch=batch, **{"epochs": epochs} if epochs else {}
-    )
+    validate.at_least_one(steps=steps, batch=batch)
+    if epochs:
+        validate.at_least_one(epochs=epochs)
 
     def subset(data, client, key):
         distinct = batches(data, key, client, steps=1, batch=batch, replacement=False)

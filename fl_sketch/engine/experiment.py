@@ -129,8 +129,7 @@ class Experiment:
         if traffic.stateful and self.cohort.repeats:  # one of two would be kept
             msg = "Clients that keep a state need cohorts of different clients, got "
             raise ValueError(msg + "some of with_replacement (sampling=replacement).")
-        unknown = self.weighting != "equal" or self.cohort.weight is None
-        if traffic.counts and unknown and not self.cohort.whole:
+        if traffic.counts and self.cohort.weight is None and not self.cohort.whole:
             msg = "A server that keeps a mean over all clients needs equal weights, or "
             raise ValueError(msg + "weighted(..., average=...), got others.")
         return traffic, constants
@@ -189,7 +188,7 @@ class Experiment:
     def placement(self) -> str:
         """Where the examples are, one of `residency.PLACEMENTS`."""
         local = self.local
-        kind = "epochs of" if local.epochs else local.batches
+        kind = "epochs'" if local.epochs else local.batches
         return residency.placement(self.data, self.clients.examples, self.mesh, kind)
 
     @property
@@ -217,12 +216,14 @@ class Experiment:
         """
         if self.weighting == "equal":
             return self.cohort
-        mean = (starts[-1] - starts[0]) / self.cohort.population
-        return weighted(
+        total = starts[-1] - starts[0]
+        mean = total / self.cohort.population
+        sampler = weighted(
             self.cohort,
             lambda ids: (starts[ids + 1] - starts[ids]).astype(jnp.float32),
             average=mean if self.cohort.sampling == "poisson" else None,
         )
+        return dataclasses.replace(sampler, weight=total)
 
     def start(self, hyperparameters: Hyperparameters, key: Key) -> State:
         """Returns the state before the first round of a run with this public root."""

@@ -58,6 +58,11 @@ def require_possible(config: ConfigDict) -> None:
             choice = " or ".join(repr(one) for one in allowed)
             msg = f"Expected {key}={choice} for sites elsewhere, got {values[key]!r}."
             raise ValueError(msg)
+    if not values["client.batch"]:
+        msg = (
+            "config.client: Expected batch >= 1 for sites elsewhere, whose sizes only "
+        )
+        raise ValueError(msg + "they know, got batch=0.")
     if values["data.standardise"] == "train":
         msg = (
             "config.data: Expected standardise to be numbers or none for sites "

@@ -17,9 +17,8 @@ from fl_sketch.transforms import lora
 
 def about(setup: Setup) -> About:
     """Returns the contents of a folder of the run of a setup."""
-    frozen = setup.parts.frozen.tree if setup.parts else {}
-    whole = setup.config.to_dict(), setup.identity, facts_of(setup), model_of(setup)
-    return About(*whole, frozen)
+    own = setup.config.to_dict(), setup.identity, facts_of(setup), model_of(setup)
+    return About(*own, setup.parts.frozen.tree if setup.parts else {})
 
 
 def facts_of(setup: Setup) -> dict[str, Any]:

@@ -176,8 +176,9 @@ def run_program(
     for own in shares:
         require_sizes(experiment.guarantee, own.sizes)
         if not group.config.client.batch:
-            most = experiment.local.batch
-            validate.at_most(most, "that of the first seed", largest=max(own.sizes))
+            why = "the largest client of the config's own seed, with client.batch=0"
+            most = int(own.sizes.max())
+            validate.at_most(experiment.local.batch, why, examples=most)
     if one.private:
         configs = (grid.changed(group.config, point) for point in group.points)
         secrets = [roots_of(config, private=True).secret for config in configs]

@@ -60,8 +60,10 @@ def test_rounds_of_a_warm_up_are_rounded(share, rounds, warmup):
         ({"data.alpha": 0.1, "server.floor": 0.1},
          ["data.alpha=0.1", "server.floor=0.1"]),
         ({"data.alpha": 0.1, "data.partition": "dirichlet"}, []),
+        ({"client.epochs": 2, "client.steps": 9, "client.batches": "subsets"},
+         ["client.batches=subsets", "client.steps=9"]),
     ],
-    ids=range(8),
+    ids=range(9),
 )  # fmt: skip
 def test_keys_that_an_algorithm_does_not_read_are_found(changes, found):
     assert [*unread(config_with(changes), default.get_config())] == found

@@ -63,6 +63,23 @@ def test_a_kind_of_batches_is_what_it_says(kind):
         assert wide.targets.tolist() == [[5, 6, 7, 8, 9, 10, 11, 5, 6]]
 
 
+def test_a_pass_holds_each_example_once_and_its_last_batch_is_short():
+    shares = Partition(np.arange(112, dtype=np.int32), np.array([0, 5, 102, 112]))
+    data = batches.resident(numbers(112), shares)
+    fetch = batches.fetching("fresh", steps=1, batch=10, epochs=3)
+    passes = jax.jit(lambda: fetch(data, 1, (), KEY))()
+    assert int(passes.steps) == 3 * 10
+    drawn, weights = jax.jit(jax.vmap(passes.at))(jnp.arange(30))
+    assert np.isin(drawn.targets, shares.of(1)).all()  # what fills up a batch too
+    counted = weights.reshape(3, 10, 10).sum(-1)
+    np.testing.assert_array_equal(counted, [[10] * 9 + [7]] * 3)
+    orders = np.asarray(drawn.targets)[weights > 0].reshape(3, 97)
+    for order in orders:
+        np.testing.assert_array_equal(np.sort(order), shares.of(1))
+    assert np.mean(orders[0] == orders[1]) < 0.1
+    assert int(fetch(data, 0, (), KEY).steps) == 3
+
+
 def test_an_epoch_holds_each_place_once():
     most = 70_000
     options = {"steps": 3, "batch": most, "replacement": False}

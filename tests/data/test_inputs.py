@@ -44,11 +44,13 @@ def test_a_flip_mirrors_about_half_of_the_images_and_leaves_the_rest():
     assert (same | mirrored).all() and 8 < mirrored.sum() < 32
 
 
-def test_a_crop_shows_a_window_of_the_image_with_zeros_around():
+@pytest.mark.parametrize("margin", ["constant", "reflect"])
+def test_a_crop_shows_a_window_of_the_image_with_its_margin_around(margin):
     side, reach = 12, 2 * MARGIN + 1
     image = 1.0 + np.arange(side * side, dtype=np.float32).reshape(side, side, 1)
-    made = np.asarray(inputs.crop(KEY, jnp.asarray(np.tile(image, (500, 1, 1, 1)))))
-    wide = np.pad(image, ((MARGIN, MARGIN), (MARGIN, MARGIN), (0, 0)))
+    tiled = jnp.asarray(np.tile(image, (500, 1, 1, 1)))
+    made = np.asarray(inputs.crop(KEY, tiled, margin))
+    wide = np.pad(image, ((MARGIN, MARGIN), (MARGIN, MARGIN), (0, 0)), margin)
     corners = np.array(divmod(made[:, MARGIN, MARGIN, 0].astype(int) - 1, side))
     for window, (down, right) in zip(made, corners.T, strict=True):
         expected = wide[down : down + side, right : right + side]
@@ -56,7 +58,7 @@ def test_a_crop_shows_a_window_of_the_image_with_zeros_around():
     for offsets in corners:  # the first and the last as often as the others
         counts = np.bincount(offsets, minlength=reach)
         assert len(counts) == reach and stats.chisquare(counts).pvalue > 1e-4
-    both = np.asarray(inputs.crop_flip(KEY, jnp.asarray(np.tile(image, (99, 1, 1, 1)))))
+    both = np.asarray(inputs.crop_flip(KEY, tiled[:99], margin))
     steps = both[:, MARGIN, MARGIN + 1, 0] - both[:, MARGIN, MARGIN, 0]
     assert set(steps.tolist()) >= {-1, 1}  # some are mirrored
 

@@ -68,6 +68,23 @@ def test_dirichlet_shares_have_the_variance_of_the_distribution():
     np.testing.assert_allclose(parts.var(axis=1), variance, rtol=0.15)
 
 
+def test_a_capped_client_gets_no_class_once_it_has_its_share():
+    """A client is above its share by less than the last class that it got."""
+    labels, clients, full = np.repeat(np.arange(10), 100), 8, 125
+    for seed in range(20):
+        shares = partition.capped_dirichlet(labels, clients, 0.2, seed=seed)
+        check(shares, 1000, clients)
+        assert shares.sizes.min() >= partition.FEWEST
+        for client in range(clients):
+            held = np.bincount(labels[shares.of(client)], minlength=10)
+            before = np.cumsum(held) - held
+            assert not held[before >= full].any()
+    plain = [partition.dirichlet(labels, clients, 0.2, seed=seed) for seed in range(20)]
+    assert min(one.sizes.min() for one in plain) < partition.FEWEST  # else no test
+    same = partition.capped_dirichlet(labels, clients, 0.2, seed=19)
+    assert np.array_equal(same.indices, shares.indices)
+
+
 def test_classes_of_a_mixture_have_the_variance_of_the_distribution():
     # The first tenth of the clients, before any class is used up.
     labels, clients, alpha = np.repeat(np.arange(4), 25_000), 1000, 0.7
@@ -136,6 +153,8 @@ BAD = {
     "classes=11": lambda p: p.classes_per_client(LABELS, 5, 11, seed=0),
     "1 examples for 3": lambda p: p.classes_per_client([4, 4, 7], 3, 2, seed=0),
     "alpha=0": lambda p: p.dirichlet(LABELS, 9, alpha=0, seed=0),
+    "after 1000 draws": lambda p: p.capped_dirichlet(LABELS, 50, 1e-9, seed=0),
+    "needed=40": lambda p: p.capped_dirichlet([1, 2, 3, 4], 4, alpha=1, seed=0),
     "exponent=-1": lambda p: p.power_law_sizes(5, 2, exponent=-1, seed=0),
 }
 

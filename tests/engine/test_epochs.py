@@ -150,7 +150,7 @@ REFUSED = {
         algorithms.scaffold(loss, client_rate=RATE, server_rate=1.0, steps=2), {},
         "steps=None",
     ),
-    "streaming": (FEDAVG, {"data": "streamed"}, "resident"),
+    "streaming": (FEDAVG, {"data": "streamed"}, "epochs"),
     "a part of a pass": (FEDAVG, {"epochs": 0.5}, "epochs"),
     "negative": (FEDAVG, {"epochs": -1}, "epochs"),
     "no batch and no epochs": (FEDAVG, {"epochs": 0, "batch": 0}, "batch"),

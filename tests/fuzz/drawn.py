@@ -18,13 +18,14 @@ WORDS = {
     "sketched_sgd",
     "download": "cheapest model messages",
     "data.name": "digits digits synthetic/60",
-    "data.partition": "iid dirichlet mixtures label_shards classes power_law natural",
+    "data.partition": "iid dirichlet capped_dirichlet mixtures label_shards classes "
+    "power_law natural",
     "data.part": "all all 1/2 2/2 1/9 3/2",
     "data.vocabulary_file": "characters",
     "data.standardise": "none train 0.3/0.3 0.3/0 1,2/3,4",
-    "data.augment": "none crop flip crop_flip",
-    "model.name": "logistic logistic logistic logistic mlp lenet sigmoid_lenet cnn vit "
-    "transformer language_model",
+    "data.augment": "none crop flip crop_flip reflect_crop_flip",
+    "model.name": "logistic logistic logistic logistic mlp lenet lenet_valid "
+    "sigmoid_lenet cnn vit transformer language_model",
     "model.size": "small small tiny",
     "model.norm": "group batch",
     "model.kernels": "lecun_normal glorot_uniform",

@@ -23,6 +23,7 @@ MODELS = {
     "logistic": ({}, (28, 28, 1), 7_850),
     "mlp": ({"hidden": (32, 16)}, (8, 8, 1), 64 * 32 + 32 + 32 * 16 + 16 + 170),
     "lenet": ({}, (28, 28, 1), 61_706),
+    "lenet_valid": ({}, (32, 32, 3), 62_006),
     "sigmoid_lenet": ({}, (28, 28, 1), 13_426),
     "cnn": ({"width": 4}, (16, 16, 3), 5_202),
     "resnet": ({"stages": (1, 1, 1), "width": 8}, (16, 16, 3), 19_218),
@@ -31,6 +32,7 @@ MODELS = {
     "language_model": (BLOCKS, (6,), 1_106),
 }
 LARGE = {
+    ("mlp", "tiny"): 32 * 32 * 3 * 128 + 128 + 1290,
     ("cnn", "small"): 1_626_442,
     ("resnet", "small"): 269_722,
     ("resnet", "tiny"): 75_290,
@@ -97,13 +99,17 @@ def test_large_models_have_their_sizes():
     assert models.build("resnet", 10, size="tiny", width=8).width == 8
 
 
-def test_lenet_equals_layers_of_flax_on_the_same_parameters():
-    model, inputs, _, params = made("lenet")
+@pytest.mark.parametrize(
+    ("name", "first"), [("lenet", "SAME"), ("lenet_valid", "VALID")]
+)
+def test_lenet_equals_layers_of_flax_on_the_same_parameters(name, first):
+    model, inputs, _, params = made(name)
 
     @quickly
     def both(params, inputs):
         layer = {name: {"params": params[name]} for name in params}
-        x = nn.relu(nn.Conv(6, (5, 5)).apply(layer["conv1"], inputs))
+        x = nn.Conv(6, (5, 5), padding=first).apply(layer["conv1"], inputs)
+        x = nn.relu(x)
         x = nn.max_pool(x, (2, 2), (2, 2))
         x = nn.Conv(16, (5, 5), padding="VALID").apply(layer["conv2"], x)
         x = nn.max_pool(nn.relu(x), (2, 2), (2, 2)).reshape(len(inputs), -1)

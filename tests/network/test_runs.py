@@ -17,6 +17,7 @@ from tests.run.configs import config_with, quiet, table_in
 
 SEED = {"privacy__randomness": "seed"}
 SHAPES = {
+    "epochs": {"client__epochs": 2},
     "scaffold": {"algorithm": "scaffold"},
     "masks": INTEGERS | SEED,
     "central": INTEGERS | SEED | {
@@ -169,6 +170,7 @@ def test_a_site_has_so_many_runs(asked, monkeypatch):
 
 
 IMPOSSIBLE = {
+    "client__batch": 0,
     "data__held_out": 0.1,
     "cohort__weighting": "examples",
     "privacy__unit": "example",

@@ -4,6 +4,7 @@ import functools
 import importlib
 import pathlib
 
+import jax
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
@@ -13,7 +14,7 @@ from fl_sketch.config import parse, privacy
 from fl_sketch.engine.loop import initial
 from fl_sketch.run import NotFinite, from_config, prepare, run
 from fl_sketch.sweep import comparison, grid
-from tests.run.configs import config_with, quiet, refused, rows_of
+from tests.run.configs import config_with, played, quiet, refused, rows_of
 
 # A run with these numbers is one program with all others that have them.
 SHORT = {"rounds": 6, "eval_every": 3}
@@ -53,6 +54,25 @@ def test_configs_run_and_learn(changes):
     assert rows[-1]["train_loss"] < rows[0]["train_loss"] < 2.4
 
 
+@pytest.mark.parametrize("changes", [{"algorithm": "ef21"}, {"algorithm": "scaffold"}])
+def test_the_servers_mean_over_all_clients_has_their_weights(changes):
+    """Some of them take part in a round, and with epochs unlike numbers of steps."""
+    steps = {"client__epochs": 1} if changes["algorithm"] == "scaffold" else {}
+    alike = {"cohort__weighting": "examples", "data__partition": "power_law"}
+    config = config_with(rounds=3, eval_every=3, **alike, **changes, **steps)
+    end, sizes = played(config).state, prepare(config).experiment.clients.sizes
+    own, mean = (
+        (end.clients.local, end.server.memory)
+        if steps
+        else (end.clients.memory[0], end.server.memory[0])
+    )
+    weights = sizes / sizes.sum()
+    for leaf, expected in zip(*map(jax.tree.leaves, (own, mean)), strict=True):
+        weighted = np.tensordot(weights, leaf, 1)
+        assert np.abs(weighted).max() > 1e-4
+        np.testing.assert_allclose(weighted, expected, atol=1e-5)
+
+
 def test_bytes_are_counted_both_ways():
     row, (d, people) = short()[1], (64 * 10 + 10, 10)
     assert row["bytes_up_total"] == 6 * people * 4 * (d // 20)
@@ -90,10 +110,6 @@ def test_a_run_that_diverges_stops_and_names_the_round():
         ({"server__schedule": "cosin"}, "cosine"),
         ({"cohort__size": 21}, "size"),
         ({"cohort__sampling": "some"}, "sampling"),
-        (
-            {"cohort__weighting": "examples", "algorithm": "ef21"},
-            "mean over all clients",
-        ),
         ({"cohort__dropout": 1.0}, "dropout"),
         ({"data__clients": 2000}, "2000"),
         ({"data__partition": "label_shards", "data__per_client": 99}, "1437"),

@@ -71,6 +71,10 @@ GRIDS = {
         {"algorithm": "fedavg", "cohort__dropout": 0.3, "data__partition": "classes"},
         ["client.rate=0.05,0.2", "client.proximal=0,0.5", "server.rate=1"],
     ),
+    "scaffold": (
+        {"algorithm": "scaffold", "client__epochs": 2, "data__partition": "dirichlet"},
+        ["client.rate=0.05,0.2", "server.rate=1"],
+    ),
     # Points share the images of clients that work at once.
     "safl": (
         {"data__partition": "power_law", "cohort__weighting": "examples"}
@@ -103,6 +107,19 @@ def test_points_are_the_runs_of_their_configs(name):
         # Every axis, the floor of a schedule too, changes where a point ends.
         losses = [row["test_loss"] for row in rows if row["round"] == config.rounds]
         assert len({*losses}) == len(group.points)
+
+
+def test_a_seed_with_a_client_larger_than_a_batch_of_all_is_refused():
+    keys = {"client__epochs": 1, "client__batch": 0, "data__partition": "dirichlet"}
+    config = config_of(**keys)
+    largest = {
+        seed: int(prepare(config).partition(seed)[0].sizes.max()) for seed in (0, 1)
+    }
+    first = min(largest, key=largest.get)
+    config.seed = first
+    (group,) = grid.programs(config, grid.read_axes(config, ["seed=0,1"]))
+    with configs.refused("examples", str(largest[1 - first])):
+        run_program(program_of(group, None))
 
 
 def test_a_point_goes_on_as_a_run_of_its_own():
