@@ -166,7 +166,7 @@ def prices(
 
 
 def _with_work_traced(algorithm, start, batches) -> tuple[Algorithm, int]:
-    """Returns the algorithm with its local work traced, and the bytes that it writes."""
+    """Returns the algorithm with its local work traced, and the bytes it writes."""
     (server, client), local = start, algorithm.local
     keys = jax.eval_shape(lambda: round_keys(jax.random.key(0), 0, 0))
     arguments = server, client.local, batches, keys
