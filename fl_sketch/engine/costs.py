@@ -80,6 +80,10 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
 
         turn = player.play(algorithm.uplink, arguments, means, receive=noted)
         end = player.ended(algorithm.uplink, turn)
+        if jax.tree.structure(arguments[1]) != jax.tree.structure(end.memory):
+            name = player.name_of(algorithm.uplink)
+            msg = f"Expected {name} to return a Memory as its init does, got another."
+            raise ValueError(msg)
         bits.append((end.bits_up, end.bits_reply))
         return means, replies
 

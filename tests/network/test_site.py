@@ -207,8 +207,8 @@ def test_a_coordinator_that_lies_gets_what_the_site_allows(tmp_path, programs):
     assert {path.name for path in tmp_path.iterdir()} <= {RUN, "odometer.json", "lock"}
 
 
-def test_a_site_that_lies_ends_nobody_elses_run(tmp_path, programs):
-    meeting = Meeting(CATALOGUE["fedavg"], tmp_path, programs=programs["plain"])
+def test_a_site_that_lies_ends_nobody_elses_run(tmp_path):
+    meeting = Meeting(CATALOGUE["fedavg"], tmp_path)
     source, whole = random.Random(2), []
     meeting.change = lambda client, answer: whole.append(answer) or answer
     state, _ = meeting.play(1)
