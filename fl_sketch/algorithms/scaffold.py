@@ -1,5 +1,7 @@
 """SCAFFOLD: control variates, which are related to gradient tracking."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -41,7 +43,7 @@ def scaffold(
     )
 
 
-def _remembering(channel: Channel, scale: float | None) -> Channel:
+def _remembering(channel: Channel, scale: Any) -> Channel:
     """Keeps c at the server: c += (sum over S of (x_0 - x_K)/(K eta) - c) / N.
 
     The scale is 1/(K eta) if K is the same for all; None: updates are pairs of
