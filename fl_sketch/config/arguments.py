@@ -19,7 +19,7 @@ from fl_sketch.engine.experiment import Hyperparameters
 from fl_sketch.privacy import lattice
 from fl_sketch.transforms import by_name
 
-SAME = {  # arguments that are a key as it is
+DIRECT_KEYS = {  # arguments that are a key as it is
     "client_rate": "client.rate",
     "client_clip": "client.clip",
     "proximal": "client.proximal",
@@ -54,7 +54,9 @@ MADE_OF = {  # the others, with the keys that only arguments read
     "cohort": (),
     "noise_multiplier": (),
 }
-KEYS: Mapping[str, tuple[str, ...]] = {n: (k,) for n, k in SAME.items()} | MADE_OF
+KEYS: Mapping[str, tuple[str, ...]] = {
+    n: (k,) for n, k in DIRECT_KEYS.items()
+} | MADE_OF
 
 # Keys, and with which values of another key they are read; none: with any but empty.
 ASKED_FOR: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -136,7 +138,7 @@ def taken(
         "noise_multiplier": lambda: noise_multiplier,
     }
     return {
-        name: values[SAME[name]] if name in SAME else makers[name]()
+        name: values[DIRECT_KEYS[name]] if name in DIRECT_KEYS else makers[name]()
         for name in method.takes
         if name in KEYS
     }

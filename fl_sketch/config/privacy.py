@@ -203,7 +203,7 @@ def guarded(
 
 def guarantee_of(
     config: ConfigDict,
-    silent: Algorithm,
+    noiseless: Algorithm,
     traffic: Traffic,
     sampler: Sampler,
     d: int,
@@ -215,7 +215,7 @@ def guarantee_of(
     """Returns a config's privacy guarantee; None: nothing is bounded.
 
     Args:
-      silent: the algorithm without its noise, which depends on what is counted here.
+      noiseless: the algorithm without its noise, which depends on what is counted here.
       traffic: that of a client in a round.
       d: the number of the model's parameters.
       sizes: how many examples each client has.
@@ -227,9 +227,9 @@ def guarantee_of(
         return None
     terms = {"relation": own.relation}
     with section("privacy"):
-        if silent.mechanism:
+        if noiseless.mechanism:
             terms |= {"rounds": config.rounds}
-            plan = engine.plan_of(silent.mechanism, sampler, traffic, **terms)
+            plan = engine.plan_of(noiseless.mechanism, sampler, traffic, **terms)
         else:  # clients add the noise; the smallest one is drawn in every round
             smallest, whole = int(min(sizes)), client.batches == "whole"
             if whole and {*map(int, sizes)} != {client.batch}:

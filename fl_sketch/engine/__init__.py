@@ -17,7 +17,7 @@ from fl_sketch.engine.first_row import StandsStill as StandsStill
 from fl_sketch.engine.loop import Callback as Callback
 from fl_sketch.engine.loop import NotFinite as NotFinite
 from fl_sketch.engine.loop import Result as Result
-from fl_sketch.engine.loop import Standing as Standing
+from fl_sketch.engine.loop import RunState as RunState
 from fl_sketch.engine.loop import Stopped as Stopped
 from fl_sketch.engine.loop import run as run
 from fl_sketch.engine.mesh import AXIS as AXIS

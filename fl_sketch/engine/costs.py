@@ -42,7 +42,7 @@ class Traffic(NamedTuple):
       read: a bool for each leaf of the server: whether clients read it, apart from the
         parameters.
       counts: whether the server's step depends on the weight of all, or of the cohort.
-      alone: whether the server's step depends on the server's own key.
+      server_is_random: whether the server's step depends on the server's own key.
       working: bytes that local work writes in one pass, which is about its peak memory.
       coded: whether a message is not floats as they are, of which sums are made.
     """
@@ -54,7 +54,7 @@ class Traffic(NamedTuple):
     received: int
     read: Server
     counts: bool
-    alone: bool
+    server_is_random: bool
     working: int
     coded: bool
 
@@ -68,7 +68,7 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
     """
     bits: list[tuple[Any, int]] = []
 
-    def echoed(server, client, batches):
+    def messages_as_means(server, client, batches):
         """Returns a client's messages, each its own mean, and the server's replies."""
         replies: list[Any] = []
         arguments = _work(algorithm, server, client, batches)[1]
@@ -89,7 +89,7 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
 
     start = jax.eval_shape(lambda p: initial_server(algorithm, p), params)
     algorithm, working = _with_work_traced(algorithm, start, batches)
-    means, replies = jax.eval_shape(echoed, *start, batches)
+    means, replies = jax.eval_shape(messages_as_means, *start, batches)
     part, after = (functools.partial(f, algorithm) for f in (_part, _after))
     read, received, *_ = _used(part, start[0], means, replies, start[1], batches)
     server_key = jax.eval_shape(lambda: round_keys(jax.random.key(0), 0, 0).server)
@@ -109,7 +109,7 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
         received=FLOAT_BYTES * _numbers(means, received),
         read=read,
         counts=any(counts.values()),
-        alone=alone,
+        server_is_random=alone,
         working=working,
     )
 
@@ -156,7 +156,7 @@ def prices(
     received, replies = traffic.received, -(-traffic.bits_reply // 8)
     model = Prices(size, sum(read.values()), received, replies, follow, once=once)
     ways = {"messages": model._replace(followed=True), "model": model}
-    if traffic.alone:
+    if traffic.server_is_random:
         ways = {"model": model}
     if download == "cheapest":
         return min(ways.values(), key=lambda way: (way.average(rounds, gap), way.most))

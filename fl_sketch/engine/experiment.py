@@ -82,8 +82,8 @@ class Experiment:
       mesh: the devices, which may be abstract.
       hyperparameters: what a sweep changes.
       evaluate: `(hyperparameters, params) -> {column: value}`; not jitted.
-      promise: `(algorithm without noise, traffic) -> Guarantee`, or None if nothing is
-        bounded.
+      make_guarantee: `(algorithm without noise, traffic) -> Guarantee`, or None if
+        nothing is bounded.
       weighting: "equal", or "examples": a client counts as many times as it has those.
       every: rounds between two rows.
       save_every: rounds between two checkpoints.
@@ -104,7 +104,7 @@ class Experiment:
     mesh: jax.sharding.Mesh
     hyperparameters: Hyperparameters = dataclasses.field(default_factory=dict)
     evaluate: Callable[[Hyperparameters, Tree], Mapping[str, Any]] = lambda h, p: {}
-    promise: Callable[[Algorithm, Traffic], Guarantee | None] = lambda a, t: None
+    make_guarantee: Callable[[Algorithm, Traffic], Guarantee | None] = lambda a, t: None
     weighting: str = "equal"
     every: int = 10
     save_every: int = 50
@@ -147,7 +147,9 @@ class Experiment:
     @functools.cached_property
     def guarantee(self) -> Guarantee | None:
         """The privacy guarantee; None: nothing is bounded."""
-        return self.promise(self.algorithm(self.hyperparameters, 0.0), self.traffic)
+        return self.make_guarantee(
+            self.algorithm(self.hyperparameters, 0.0), self.traffic
+        )
 
     @property
     def private(self) -> bool:
@@ -175,8 +177,8 @@ class Experiment:
     @property
     def client_state_bytes(self) -> int:
         """The bytes of the states of all clients."""
-        silent = self.algorithm(self.hyperparameters, 0.0)
-        return client_bytes(silent, self.params) * self.clients.population
+        noiseless = self.algorithm(self.hyperparameters, 0.0)
+        return client_bytes(noiseless, self.params) * self.clients.population
 
     @functools.cached_property
     def clients_at_once(self) -> int:

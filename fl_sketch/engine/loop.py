@@ -68,7 +68,7 @@ class Progress(NamedTuple):
         return int(np.ravel(self.state.server.round)[0])
 
 
-class Standing(NamedTuple):
+class RunState(NamedTuple):
     """What another run continues from.
 
     Attributes:
@@ -93,7 +93,7 @@ class Standing(NamedTuple):
     def __repr__(self) -> str:
         """Returns how many rounds and clients there were."""
         done, population = int(self.server.round), len(self.ledger.up)
-        return f"Standing({done} rounds, {population} clients)"
+        return f"RunState({done} rounds, {population} clients)"
 
 
 class Result(NamedTuple):
@@ -108,7 +108,7 @@ class Result(NamedTuple):
       speed: rounds a second before the last row.
     """
 
-    state: Standing
+    state: RunState
     history: list[Row]
     traffic: Traffic
     seconds: float = 0.0
@@ -158,7 +158,7 @@ class Callback:
         return progress
 
     def on_program(self, name: str) -> None:
-        """Gets a name of the program, by which secret randomness is sealed."""
+        """Gets the name of the program, from which the noise key is derived."""
 
     def on_compiled(self, progress: Progress) -> None:
         """Is called before the first round."""
@@ -288,7 +288,7 @@ def result_of(
     public = np.asarray(jax.random.key_data(roots.public))
     facts = experiment.prices, public, terms_of(experiment), progress.lineage
     digest = programs.digest_of_arrays((server, clients)) if progress.lineage else ""
-    standing = Standing(server, clients, recorder.ledger, *facts, digest)
+    standing = RunState(server, clients, recorder.ledger, *facts, digest)
     history = [{k: row[k] for k in row if k != SPEED} for row in progress.rows]
     speed = float(progress.rows[-1][SPEED])
     return Result(standing, history, experiment.traffic, seconds, speed)

@@ -20,28 +20,6 @@ def plan_of(
       traffic: that of the algorithm with this mechanism.
       relation: the relation of neighbours, one of `accounting.RELATIONS`.
     """
-    _refuse(mechanism, sampler, traffic, relation)
-    integers = mechanism.integers and mechanism.integers.of(traffic.sent)
-    numbers = sum(integers.lengths if integers else traffic.sent)
-    population, size = sampler.population, sampler.size
-    poisson = sampler.sampling == "poisson"
-    return accounting.Plan(
-        steps=rounds,
-        sample=size,
-        population=population,
-        sampling=sampler.sampling,
-        releases=len(traffic.sent),
-        relation=relation,
-        coordinates=numbers + mechanism.extra,
-        cut=accounting.cut_chance(population, size) if poisson else 0.0,
-        integers=integers,
-    )
-
-
-def _refuse(
-    mechanism: Mechanism, sampler: Sampler, traffic: Traffic, relation: str
-) -> None:
-    """Raises a ValueError for a run that no accountant here can count."""
     if mechanism.integers and traffic.coded:
         msg = "Expected an algorithm whose messages are floats, which become integers, "
         msg += "got one of coded messages."
@@ -68,3 +46,18 @@ def _refuse(
             "cohort.sampling=fixed."
         )
         raise ValueError(msg)
+    integers = mechanism.integers and mechanism.integers.of(traffic.sent)
+    numbers = sum(integers.lengths if integers else traffic.sent)
+    population, size = sampler.population, sampler.size
+    poisson = sampler.sampling == "poisson"
+    return accounting.Plan(
+        steps=rounds,
+        sample=size,
+        population=population,
+        sampling=sampler.sampling,
+        releases=len(traffic.sent),
+        relation=relation,
+        coordinates=numbers + mechanism.extra,
+        cut=accounting.cut_chance(population, size) if poisson else 0.0,
+        integers=integers,
+    )

@@ -31,7 +31,7 @@ class Prices(NamedTuple):
     Attributes:
       params: of the parameters.
       read: of other things that it reads, if it downloads the model.
-      received: of the means that it needs within the round, instead of replies.
+      received: of means that it needs within the round; if any, instead of replies.
       replies: of the server's replies between exchanges.
       followed: whether clients replay the server's steps.
       once: of the arrays that do not train, which a client downloads on its first

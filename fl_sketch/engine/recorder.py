@@ -22,7 +22,7 @@ Row = dict[str, Any]
 ABSENCES = ("asked", "answered")  # where clients may be absent
 RECENT = "recent/"  # in checkpoints: the numbers of rounds since the last row
 BOOK = "ledger/"
-LOST = np.inf  # in place of a loss that is not finite, as NaN is no answer
+LOST = np.inf  # in place of a loss that is not finite: NaN means that nobody answered
 OF_CLIENTS = ("train_", "mechanism_")  # columns of diagnostics begin so
 ROOM = 16  # rounds that a record has room for at first; it doubles
 

@@ -15,7 +15,7 @@ neighbours differ in whether a unit takes part, and a sum changes by at most C. 
 `replace_one` they differ in the data of a unit, and a sum changes by at most **2C**.
 Samples are secret: "poisson" takes every unit independently, "fixed" a uniform set
 without replacement, "everyone" all units. Units that drop out for reasons that do not
-depend on their data earn no credit.
+depend on their data do not lower epsilon.
 
 Drawn noise has an end, and a Poisson cohort has places for all but one cohort in 10^14.
 The probability of outputs that prove that a client took part is charged to delta, up to

@@ -85,16 +85,6 @@ class Guarantee(NamedTuple):
         }
 
 
-def require_left(last: int, done: int, target_epsilon: float) -> None:
-    """Raises unless a privacy budget allows a `last` round after those `done`."""
-    if last <= done:
-        msg = (
-            f"Expected a privacy budget for more than {done} rounds, got "
-            f"target_epsilon={target_epsilon}, which is spent."
-        )
-        raise ValueError(msg)
-
-
 def promised(
     plan: accounting.Plan,
     *,

@@ -36,7 +36,7 @@ from fl_sketch.core.keys import Purpose
 from fl_sketch.core.protocols import Encoded, Key, Mechanism, Message, Release
 from fl_sketch.privacy import clipping, gaussian
 from fl_sketch.privacy.clipping import Bound
-from fl_sketch.privacy.integer_sums import integers as integers  # one of these too
+from fl_sketch.privacy.integer_sums import integers as integers  # also a mechanism
 
 
 def central(bound: Bound, *, noise_multiplier: float, denominator: float) -> Mechanism:

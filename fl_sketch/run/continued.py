@@ -8,7 +8,7 @@ from fl_sketch.core.keys import roots_of
 from fl_sketch.core.protocols import Key, Roots
 from fl_sketch.engine import ledger, programs
 from fl_sketch.engine.experiment import Experiment
-from fl_sketch.engine.loop import Callback, Progress, Standing, terms_of
+from fl_sketch.engine.loop import Callback, Progress, RunState, terms_of
 from fl_sketch.engine.prices import Prices
 from fl_sketch.engine.round import State
 
@@ -21,7 +21,7 @@ class Continued(Callback):
     """
 
     def __init__(
-        self, experiment: Experiment, key: Key | Roots, state: Standing, target: float
+        self, experiment: Experiment, key: Key | Roots, state: RunState, target: float
     ):
         """Takes the run, and the state and the target epsilon to which it continues."""
         self._experiment, self._before = experiment, state
@@ -75,7 +75,7 @@ class Continued(Callback):
         return progress._replace(state=state, lineage=lineage)
 
 
-def ledger_of(price: Prices, before: Standing) -> ledger.Ledger:
+def ledger_of(price: Prices, before: RunState) -> ledger.Ledger:
     """Returns the ledger with which a run continues.
 
     A client that replays the server's steps downloads what it missed, including

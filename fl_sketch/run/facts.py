@@ -7,8 +7,8 @@ import numpy as np
 
 from fl_sketch.config import build
 from fl_sketch.config.build import source_of
-from fl_sketch.config.privacy import protection_of
 from fl_sketch.core import pretrained, trees
+from fl_sketch.core.protocols import Mechanism
 from fl_sketch.models import huggingface
 from fl_sketch.run.folder import About
 from fl_sketch.run.setup import Setup
@@ -56,17 +56,24 @@ def facts_of(setup: Setup) -> dict[str, Any]:
 
 def _protection(setup: Setup) -> dict[str, Any]:
     """Returns the facts of the run's privacy, if messages are bounded."""
-    guarantee = setup.experiment.guarantee
-    if guarantee is None:
+    if not (guarantee := setup.experiment.guarantee):
         return {}
-    keys, (bound, local, *_) = setup.config.privacy, protection_of(setup.config)
+    local = {"noise": "local", "smallest_cohort": 0, "bound": "clip"}
+    local["threshold"] = setup.config.privacy.threshold
     guard = setup.experiment.noisy(setup.hyperparameters).mechanism
+    return {**guarantee.facts, **(noise_facts(guard) or local)}
+
+
+def noise_facts(mechanism: Mechanism | None) -> dict[str, Any]:
+    """Returns the facts of a mechanism's noise and its bound."""
+    if mechanism is None:
+        return {}
+    noise, bound, limit = mechanism.description
     return {
-        **guarantee.facts,
-        "noise": "local" if local else keys.noise,
-        "smallest_cohort": guard.smallest if guard else 0,
-        "bound": "clip" if local else bound,
-        "threshold": keys.threshold,
+        "noise": noise,
+        "smallest_cohort": mechanism.smallest,
+        "bound": bound,
+        "threshold": None if limit is None else float(limit),
     }
 
 

@@ -122,7 +122,15 @@ class Folder(Callback):
             if not self._simulated:
                 own = _secret_in(folder, new, entries)
             expected = guarantee.after(0)._replace(secret=own.check)
-            _require_same_plan(entries, expected, folder)
+            for name, entry in entries.items():
+                steps, last = entry.plan._replace(steps=0), expected.rounds
+                if name != RUN or entry._replace(plan=steps, rounds=last) != expected:
+                    msg = (
+                        "Expected workdir to hold a run with the privacy plan of this "
+                        f"one, got another in {folder.folder}/{odometer.FILE}: use "
+                        "another workdir."
+                    )
+                    raise ValueError(msg)
             if not entries:
                 with folder.writing():
                     odometer.note(folder.folder, {RUN: expected})
@@ -335,18 +343,6 @@ def _secret_in(folder: Workdir, new: Secret, entries: odometer.Entries) -> Secre
         )
         raise ValueError(msg)
     return kept
-
-
-def _require_same_plan(entries, expected, folder: Workdir) -> None:
-    """Raises if the rounds in a folder were counted otherwise than is expected."""
-    for name, entry in entries.items():
-        same = entry._replace(plan=entry.plan._replace(steps=0), rounds=expected.rounds)
-        if name != RUN or same != expected:
-            msg = (
-                "Expected workdir to hold a run with the privacy plan of this one, got "
-                f"another in {folder.folder}/{odometer.FILE}: use another workdir."
-            )
-            raise ValueError(msg)
 
 
 def _number(value: Any) -> Any:

@@ -89,7 +89,7 @@ class Setup:
                 mesh=self.mesh,
                 hyperparameters=self.hyperparameters,
                 evaluate=self.evaluate,
-                promise=self.promise,
+                make_guarantee=self.make_guarantee,
                 weighting=config.cohort.weighting,
                 every=config.eval_every,
                 save_every=save_every,
@@ -100,14 +100,14 @@ class Setup:
                 advice=arguments.advice(config),
             )
 
-    def promise(self, silent: Algorithm, traffic) -> Guarantee | None:
+    def make_guarantee(self, noiseless: Algorithm, traffic) -> Guarantee | None:
         """Returns the privacy guarantee; None: nothing is bounded."""
         partition = {name: self.config.data[name] for name in PARTITION}
         if partition["partition"] != "natural" or partition["held_out"]:
             partition["seed"] = self._partition_seed(self.config.seed)
         return privacy.guarantee_of(
             self.config,
-            silent,
+            noiseless,
             traffic,
             self.experiment.cohort,
             trees.size(self.params),
@@ -278,8 +278,19 @@ def prepare(
     if split:
         identity = identity._replace(frozen=params_io.digest(split.frozen.tree))
         initial = {n: initial[n] for n in initial if n in split.chosen.wholly}
-    known = config, hyperparameters, splits, seen, params, split, Constant(initial)
-    setup = Setup(*known, here, identity, noise_multiplier, elsewhere)
+    setup = Setup(
+        config=config,
+        hyperparameters=hyperparameters,
+        splits=splits,
+        seen=seen,
+        params=params,
+        parts=split,
+        initial=Constant(initial),
+        mesh=here,
+        identity=identity,
+        noise_multiplier=noise_multiplier,
+        elsewhere=elsewhere,
+    )
     experiment = setup.experiment
     with section("compute"):
         experiment.placement  # noqa: B018 - where data are to be

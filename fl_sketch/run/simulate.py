@@ -23,7 +23,7 @@ from fl_sketch import engine
 from fl_sketch.channels import player
 from fl_sketch.core import chacha, secret, trees, validate
 from fl_sketch.core.keys import require_key, roots_of
-from fl_sketch.core.protocols import Algorithm, Key, Mechanism, Roots, Tree
+from fl_sketch.core.protocols import Algorithm, Key, Roots, Tree
 from fl_sketch.data import Clients, examples
 from fl_sketch.data.batches import resident_shapes
 from fl_sketch.engine import multiprocess, programs
@@ -34,7 +34,7 @@ from fl_sketch.engine.loop import (
     Callback,
     Progress,
     Result,
-    Standing,
+    RunState,
     plain,
     result_of,
 )
@@ -46,11 +46,12 @@ from fl_sketch.privacy.guarantee import Guarantee, promised
 from fl_sketch.run import checks
 from fl_sketch.run.bar import Bar
 from fl_sketch.run.continued import Continued
+from fl_sketch.run.facts import noise_facts
 from fl_sketch.run.folder import About, Folder
 from fl_sketch.workdir import odometer
 from fl_sketch.workdir.identity import Identity
 
-DOOR = "simulate"  # in config.json, what made the folder
+MADE_BY = "simulate"  # in config.json, what made the folder
 GO_ON = "this call; continue without a workdir from state=run.state"
 MakeAlgorithm = Callable[[float], Algorithm]
 
@@ -79,7 +80,7 @@ def simulate(
     every: int = 10,
     look: Callable[[Tree], Mapping[str, Any]] = lambda params: {},
     on_row: Callable[[Row], None] | None = None,
-    state: Standing | None = None,
+    state: RunState | None = None,
     workdir: str | os.PathLike | None = None,
     checkpoint_every: int = 50,
     partition: str = "",
@@ -146,7 +147,7 @@ def simulate(
     for root in roots_of(key):
         require_key(root)
     if state is not None:
-        checks.require_made_by(Standing, "simulate", state=state)
+        checks.require_made_by(RunState, "simulate", state=state)
         if workdir is not None:
             msg = "Expected either workdir or state to resume from, got both: "
             raise ValueError(msg + f"workdir={workdir}.")
@@ -175,20 +176,20 @@ def simulate(
             raise ValueError(msg)
         return found
 
-    def promise(silent: Algorithm, traffic) -> Guarantee | None:
-        z = silent.mechanism.noise_multiplier if silent.mechanism else 0.0
-        if not silent.mechanism or not (z or calibrated):
+    def make_guarantee(noiseless: Algorithm, traffic) -> Guarantee | None:
+        z = noiseless.mechanism.noise_multiplier if noiseless.mechanism else 0.0
+        if not noiseless.mechanism or not (z or calibrated):
             return None
         last = experiment.rounds
         terms = {"rounds": last, "relation": relation}
         return promised(
-            engine.plan_of(silent.mechanism, sampler, traffic, **terms),
+            engine.plan_of(noiseless.mechanism, sampler, traffic, **terms),
             rounds=last,
             delta=delta,
             noise_multiplier=float(z),
             target_epsilon=target_epsilon,
             randomness="system" if chacha.is_secret(key) else "simulated",
-            partition=f"{DOOR}: {partition}" if partition else odometer.UNNAMED,
+            partition=f"{MADE_BY}: {partition}" if partition else odometer.UNNAMED,
         )
 
     def evaluate(hyperparameters, params) -> Row:
@@ -209,7 +210,7 @@ def simulate(
         rounds=int(rounds) + (int(state.server.round) if state else 0),
         mesh=engine.mesh_over(list(devices or jax.devices())),
         evaluate=evaluate,
-        promise=promise,
+        make_guarantee=make_guarantee,
         every=int(every),
         save_every=int(checkpoint_every),
         download=download,
@@ -293,9 +294,9 @@ def _about(experiment: Experiment, params: Tree, key: Key | Roots, terms: Row) -
             "noise_multiplier": guard and float(guard.noise_multiplier),
         },
         "algorithm": player.name_of(algorithm.uplink),
-        "made_by": DOOR,
+        "made_by": MADE_BY,
         "model": {"digest": params_io.digest(named)},
-        "data": {"name": DOOR, "public": False, "clients": clients.population},
+        "data": {"name": MADE_BY, "public": False, "clients": clients.population},
         "key": np.asarray(jax.random.key_data(roots.public)).tobytes().hex(),
         "compute": {"chunk": experiment.chunk},
     }
@@ -319,19 +320,21 @@ def _about(experiment: Experiment, params: Tree, key: Key | Roots, terms: Row) -
         engine.name_of(experiment.mesh),
         program=_program(experiment, algorithm, params, roots),
         frozen=params_io.digest(frozen) if frozen else "",
-        trained_on=(DOOR,),
+        trained_on=(MADE_BY,),
         keyed=experiment.private,
     )
     facts = {
-        "made_by": DOOR,
+        "made_by": MADE_BY,
         "d": experiment.d,
         "sketch_size": sum(traffic.sent),
         "clients": clients.population,
         "exchanges": len(traffic.sent),
         **(guarantee.facts if guarantee else {}),
-        **_noise(guard),
+        **noise_facts(guard),
     }
-    model = dict.fromkeys(("model", "algorithm", "dataset"), DOOR) | {"public": False}
+    model = dict.fromkeys(("model", "algorithm", "dataset"), MADE_BY) | {
+        "public": False
+    }
     return About(jax.tree.map(plain, config), identity, facts, model, frozen)
 
 
@@ -346,16 +349,3 @@ def _program(experiment: Experiment, algorithm: Algorithm, params, roots: Roots)
         return play(state, key, of_round(sampler, key, 0), data, None)
 
     return programs.digest(one_round, params, roots, resident_shapes(*clients))
-
-
-def _noise(mechanism: Mechanism | None) -> Row:
-    """Returns the entries of a summary on the noise and the bound of a mechanism."""
-    if mechanism is None:
-        return {}
-    noise, bound, limit = mechanism.description
-    return {
-        "noise": noise,
-        "bound": bound,
-        "threshold": None if limit is None else float(limit),
-        "smallest_cohort": mechanism.smallest,
-    }

@@ -104,7 +104,7 @@ class Workdir:
         self._held.close()
 
     def _keyed(self, own: Identity, begun: bool) -> Identity:
-        """Returns an identity whose digests confirm no guesses about private data."""
+        """Returns an identity whose digests do not confirm guesses of private data."""
         if not own.keyed:
             return own
         path = self.folder / KEY

@@ -12,6 +12,7 @@ from fl_sketch.config.arguments import ASKED_FOR, KEYS, hints, taken, unread
 from fl_sketch.core.keys import round_keys
 from fl_sketch.core.mappings import flat
 from fl_sketch.engine import initial_server
+from fl_sketch.workdir import secrets
 from tests.quick import some_fast
 from tests.refusals import refused
 
@@ -126,3 +127,9 @@ def test_a_server_that_hardly_moves_and_clients_without_steps_are_named(changes,
     lines = [*hints(config_with(changes), default.get_config())]
     assert len(lines) == len(said)
     assert all(word in line for word, line in zip(said, lines, strict=True))
+
+
+def test_a_key_that_is_added_to_configs_leaves_simulated_secrets_as_they_were():
+    """A new key of configs/default.py belongs in `secrets.ADDED` with its default."""
+    found = secrets.simulated(flat(default.get_config()))
+    assert found.check == "6edb37d8213177ad795ac1330cddb8bc"  # in release 0.3
