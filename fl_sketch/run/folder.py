@@ -6,7 +6,6 @@ same noise is refused. Only the first process of a run reads and writes the fold
 sends the others what they need.
 """
 
-import contextlib
 import io
 import json
 import os
@@ -266,7 +265,7 @@ class Folder(Callback):
         absences = {name: float(last[name]) for name in ABSENCES if name in last}
         apart = ("round", "epsilon", "delta", "randomness", *absences)
         measured = {
-            name: value if isinstance(value, str) else _number(value)
+            name: float(value) if isinstance(value, int | float) else value
             for name, value in last.items()
             if name not in apart and not name.startswith("bytes_")
         }
@@ -343,10 +342,3 @@ def _secret_in(folder: Workdir, new: Secret, entries: odometer.Entries) -> Secre
         )
         raise ValueError(msg)
     return kept
-
-
-def _number(value: Any) -> Any:
-    """Returns a value as a float, if it is a number."""
-    with contextlib.suppress(TypeError, ValueError):
-        return float(value)
-    return value
