@@ -72,7 +72,7 @@ def main():
 def _nvflare():
     """Returns the module that needs NVFlare."""
     if importlib.util.find_spec("nvflare") is None:
-        msg = "Expected NVFlare for kits: pip install '.[nvflare]' in the clone."
+        msg = "Expected NVFlare for kits: pip install -e '.[nvflare]' in the clone."
         raise ValueError(msg)
     from fl_sketch.network import nvflare
 

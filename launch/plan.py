@@ -7,6 +7,7 @@ The first lines are those that launch.train begins with.
 
 from absl import flags
 
+from configs import default
 from fl_sketch.run import plan, prepare
 from launch import command, options, parsing
 
@@ -17,6 +18,7 @@ flags.mark_flag_as_required("config")
 
 def main():
     """Prints the plan of --config."""
+    command.print_notes(CONFIG.value, default.get_config())
     setup = prepare(CONFIG.value, DATA_DIR.value)
     print(*plan.lines(setup), sep="\n")
 

@@ -212,4 +212,5 @@ def advice(config: ConfigDict) -> str:
     help_by = [smaller + key for key in rates if key in read]
     if "sketch.forget" in read and config.sketch.forget != "zero":
         help_by.append("sketch.forget=zero")
-    return f"{' or '.join(help_by)} may help" if help_by else "another method may help"
+    help_by = help_by or ["another method"]
+    return f"{' or '.join(help_by)} may help, or inputs of a smaller scale"

@@ -101,6 +101,9 @@ def in_one_process(
 ) -> dict[str, Any]:
     """Splits a data set among folders of sites, and runs with them in this process."""
     folder = workdir / FOLDER / "sites"
+    for name in names if (workdir / FOLDER / RUN).exists() else ():
+        if not (folder / name / job.DATA).exists():
+            say(f"warning: {name} lost its folder: its data and its ledger begin anew")
     splits = job.split(config, data_dir, folder, names)
     sites = [site_of(folder / name, say) for name in names]
 

@@ -197,6 +197,8 @@ def _cryptography() -> tuple[Any, Any]:
     try:
         from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
     except ImportError:
-        msg = "Expected the package cryptography: pip install '.[secure]' in the clone."
+        msg = (
+            "Expected the package cryptography: pip install -e '.[secure]' in a clone."
+        )
         raise ValueError(msg) from None
     return x25519, ed25519

@@ -55,18 +55,21 @@ def lines(guarantee: Guarantee | None, *, clients: float) -> Iterator[str]:
         f"noise: its standard deviation on a mean is {rounded_up(found, 3)} times the "
         "largest mean that clients can send"
     )
+    if math.isinf(guarantee.epsilon(guarantee.rounds) or 0):
+        yield "epsilon is infinite: a larger noise multiplier would protect"
     if found <= TOO_MUCH:
         return
     by = found / GOOD
-    short = max(1, math.floor(plan.coordinates / plan.releases / by**2))
+    short = math.floor(plan.coordinates / plan.releases / by**2)  # none: 0
     if guarantee.unit == "example":
         batch, many = math.ceil(plan.sample * by), math.ceil(clients * by**2)
         ways = [f"batches of {batch}, from as many times more examples"]
-        ways += [f"{many} clients a round", f"a part that trains of {short} numbers"]
+        ways += [f"{many} clients a round"]
+        ways += [f"a part that trains of {short} numbers"] * bool(short)
     else:
         more = ", among as many times more" * (plan.sampling != "everyone")
         ways = [f"{math.ceil(clients * by)} clients a round{more}"]
-        ways += [f"messages of {short} numbers"]
+        ways += [f"messages of {short} numbers"] * bool(short)
     weaker = guarantee.noise_multiplier / by
     promise = {"delta": guarantee.delta, "accountant": guarantee.accountant}
     spent = accounting.epsilon(plan, weaker, **promise)

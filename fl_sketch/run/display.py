@@ -165,7 +165,9 @@ def row(values: Mapping[str, Any]) -> str:
     """Returns one evaluation, `values` by their names, as a line of the table."""
     own = (name for name in measured(values) if name.startswith("test_"))
     scores = [float(values[name]) for name in own if name != "test_loss"]
-    loss = values["train_loss"]  # NaN or, of JSON, None: none of the clients told it
+    loss = values.get(
+        "train_loss"
+    )  # NaN or, of JSON, None: none of the clients told it
     cells = (
         values["round"],
         None if loss is None or math.isnan(loss) else loss,

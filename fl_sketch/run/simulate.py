@@ -160,7 +160,8 @@ def simulate(
     )
     make: Any = algorithm if calibrated else lambda z: algorithm
     chosen = make(0.0)
-    checks.require_made_by(Algorithm, "fl_sketch.algorithms", algorithm=chosen)
+    how = "fl_sketch.algorithms, or with target_epsilon to be a function of the noise"
+    checks.require_made_by(Algorithm, how, algorithm=chosen)
     checks.require_fitting(chosen, sampler)
 
     def made(hyperparameters, z: float) -> Algorithm:
@@ -199,7 +200,7 @@ def simulate(
         return {**columns}
 
     if epochs:
-        validate.at_most(1, "epochs count", steps=steps)
+        validate.at_most(1, "with epochs, which count instead", steps=steps)
         batch = batch or int(clients.sizes.max())
     experiment = Experiment(
         algorithm=made,
