@@ -129,10 +129,12 @@ def write_api(_app) -> None:
 def write_results(_app) -> None:
     """Writes the pages of results/ below docs/results, with links that fit there.
 
-    NAME/README.md is NAME.md, which has NAME/details.md below it as NAME_details.md.
+    NAME/README.md is NAME.md, which has NAME/details.md below it as NAME_details.md. Pages
+    beside the folders keep their names.
     """
     folder, results, pages = ROOT / "docs/results", ROOT / "results", {}
-    for path in sorted([*results.rglob("README.md"), *results.rglob("details.md")]):
+    inner = [*results.glob("*/README.md"), *results.glob("*/details.md")]
+    for path in sorted([*results.glob("*.md"), *inner]):
 
         def moved(found: re.Match, path: pathlib.Path = path) -> str:
             target, mark, anchor = found[1].partition("#")
@@ -152,8 +154,8 @@ def write_results(_app) -> None:
 
 def result_page(path: pathlib.Path) -> str:
     """Returns the name below docs/results of a page of results/; empty: it is none."""
-    if path == ROOT / "results/README.md":
-        return "index.md"
+    if path.parent == ROOT / "results" and path.suffix == ".md":
+        return path.name.replace("README", "index")
     ending = {"README.md": ".md", "details.md": "_details.md"}.get(path.name)
     inner = path.parent.parent == ROOT / "results"
     return f"{path.parent.name}{ending}" if inner and ending else ""
