@@ -129,8 +129,8 @@ def write_api(_app) -> None:
 def write_results(_app) -> None:
     """Writes the pages of results/ below docs/results, with links that fit there.
 
-    NAME/README.md is NAME.md, which has NAME/details.md below it as NAME_details.md. Pages
-    beside the folders keep their names.
+    NAME/README.md is NAME.md, which has NAME/details.md below it as NAME_details.md.
+    Pages beside the folders keep their names.
     """
     folder, results, pages = ROOT / "docs/results", ROOT / "results", {}
     inner = [*results.glob("*/README.md"), *results.glob("*/details.md")]
@@ -146,8 +146,9 @@ def write_results(_app) -> None:
         pages[folder / result_page(path)] = text
     names = [path.stem for path in pages if not path.stem.endswith("_details")]
     names.remove("index")
-    for name in names:
-        pages[folder / f"{name}.md"] += contents(f"{name}_details")
+    for path in [path for path in pages if path.stem.endswith("_details")]:
+        page = folder / f"{path.stem.removesuffix('_details')}.md"
+        pages[page] += contents(path.stem)
     pages[folder / "index.md"] += contents(*names)
     write(folder, pages)
 

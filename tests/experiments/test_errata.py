@@ -1,0 +1,21 @@
+"""What the errata say is false is false, and the page has its numbers."""
+
+import csv
+
+import pytest
+
+from experiments import errata
+from experiments.verdicts import RESULTS
+from tests.launching import ROOT
+from tests.test_results import rows_of, unknown
+
+pytestmark = pytest.mark.fast
+
+
+def test_each_statement_is_broken_as_the_file_and_the_page_say():
+    text = errata.page()
+    assert (RESULTS / "theory/errata.csv").read_text() == text
+    for row in csv.DictReader(text.splitlines()):
+        assert float(row["true"]) > float(row["promised"]), row
+    known = [*rows_of(RESULTS / "theory"), *rows_of(RESULTS / "fedsketch")]
+    assert not unknown((ROOT / "docs/errata.md").read_text(), known)
