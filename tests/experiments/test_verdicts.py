@@ -6,6 +6,7 @@ import pytest
 
 from experiments import headline, verdicts
 from tests.launching import ROOT
+from tests.test_results import lines_of, unknown
 
 pytestmark = pytest.mark.fast
 
@@ -69,6 +70,13 @@ def test_differences_of_seeds_and_of_bits_by_hand(monkeypatch):
     assert found[:2] == pytest.approx((50, 25))  # half of 30 % and 40 %
     with pytest.raises(ValueError, match="has no row"):
         verdicts.difference(pair | at | {"second": "method=C"})
+
+
+def test_what_to_use_is_said_with_numbers_of_these_pages():
+    text = (ROOT / "docs/methods.md").read_text()
+    advice = text.partition("## Which method")[2].partition("\n## ")[0]
+    pages = [*lines_of("verdicts.md").values(), *lines_of("headline.md").values()]
+    assert not unknown(advice, pages)
 
 
 def test_the_index_has_the_words_of_each_claims_cells():
