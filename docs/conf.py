@@ -130,9 +130,11 @@ def write_results(_app) -> None:
     """Writes the pages of results/ below docs/results, with links that fit there.
 
     NAME/README.md is NAME.md, which has NAME/details.md below it as NAME_details.md.
+    Pages beside the folders keep their names.
     """
     folder, results, pages = ROOT / "docs/results", ROOT / "results", {}
-    for path in sorted([*results.rglob("README.md"), *results.rglob("details.md")]):
+    inner = [*results.glob("*/README.md"), *results.glob("*/details.md")]
+    for path in sorted([*results.glob("*.md"), *inner]):
 
         def moved(found: re.Match, path: pathlib.Path = path) -> str:
             target, mark, anchor = found[1].partition("#")
@@ -144,16 +146,17 @@ def write_results(_app) -> None:
         pages[folder / result_page(path)] = text
     names = [path.stem for path in pages if not path.stem.endswith("_details")]
     names.remove("index")
-    for name in names:
-        pages[folder / f"{name}.md"] += contents(f"{name}_details")
+    for path in [path for path in pages if path.stem.endswith("_details")]:
+        page = folder / f"{path.stem.removesuffix('_details')}.md"
+        pages[page] += contents(path.stem)
     pages[folder / "index.md"] += contents(*names)
     write(folder, pages)
 
 
 def result_page(path: pathlib.Path) -> str:
     """Returns the name below docs/results of a page of results/; empty: it is none."""
-    if path == ROOT / "results/README.md":
-        return "index.md"
+    if path.parent == ROOT / "results" and path.suffix == ".md":
+        return path.name.replace("README", "index")
     ending = {"README.md": ".md", "details.md": "_details.md"}.get(path.name)
     inner = path.parent.parent == ROOT / "results"
     return f"{path.parent.name}{ending}" if inner and ending else ""
