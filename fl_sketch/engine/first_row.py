@@ -41,14 +41,13 @@ class FirstRow(Callback):
         if done > experiment.every or experiment.private:
             return
         if not np.isfinite(loss := row.get("train_loss", 0.0)):
-            reason = "examples may not be finite, or a rate is too large"
-            warnings.warn(f"train_loss={loss} in round {done}: {reason}", stacklevel=2)
+            why = "examples may not be finite, or a rate is too large"
+            warnings.warn(f"train_loss={loss} in round {done}: {why}", stacklevel=2)
+        if not experiment.constants:
+            return
         local = experiment.algorithm(experiment.hyperparameters, 0.0).local
-        steps, batch = experiment.local.steps, experiment.local.batch
-        server, examples = progress.state.server, self._examples
-        if experiment.constants and (
-            names := unmoved(local, server, examples, steps=steps, batch=batch)
-        ):
+        sizes = {"steps": experiment.local.steps, "batch": experiment.local.batch}
+        if names := unmoved(local, progress.state.server, self._examples, **sizes):
             msg = (
                 f"no update of {', '.join(names)} after round {done}: the loss does "
                 "not depend on it, or an optimizer leaves it out"
