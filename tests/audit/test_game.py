@@ -181,7 +181,8 @@ def test_the_chances_are_those_of_clopper_and_pearson():
     assert high == pytest.approx([0.3085, 0.8129, 1], abs=1e-4)
 
 
-def test_what_is_counted_did_not_choose_the_event(monkeypatch):
+def test_what_is_counted_did_not_choose_the_event_and_proves_no_more(monkeypatch):
+    """Of worlds that differ in all runs both chances have bounds in closed form."""
     blocks = []
 
     def program(observe, key):
@@ -189,14 +190,16 @@ def test_what_is_counted_did_not_choose_the_event(monkeypatch):
 
         def run(number, present):
             blocks.append((number, present))
-            noise = np.random.default_rng(len(blocks)).normal(size=(game.BLOCK, 1, 1))
-            return noise + present
+            return np.full((game.BLOCK, 1, 1), present)
 
         return run
 
     monkeypatch.setattr(game, "_program", program)
-    game.play(None, lambda delta: 1.0, delta=0.1, trials=1, key=KEY)
+    found = game.play(None, lambda delta: 1.0, delta=0.1, trials=1, key=KEY)
     assert len({*blocks}) == len(blocks) == 2 * sum(game.PARTS)
+    least = 0.025 ** (1 / (game.PARTS[-1] * game.BLOCK))  # of what was in all runs
+    expected = np.log((least - 0.1) / (1 - least))
+    assert found.found_epsilon == pytest.approx(expected) == found.most_epsilon
 
 
 def test_a_release_that_is_no_number_is_refused():

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_sketch.config import parse
-from fl_sketch.core.protocols import Roots
+from fl_sketch.config import parse, privacy
+from fl_sketch.core.protocols import Algorithm, Roots
 from fl_sketch.data.batches import resident
 from fl_sketch.engine.rounds import advance_of
 from fl_sketch.privacy import accounting
@@ -110,6 +110,16 @@ def test_what_a_config_can_ask_for_is_built(changes):
     exchanges = 2 if config.sketch.query == "heaprix" else 1
     steps = 5 if config.algorithm == "private_sketching" else 1
     assert task.guarantee.facts["releases"] == steps * exchanges
+
+
+def test_an_example_hides_among_those_of_the_smallest_client():
+    config = config_with(**EXAMPLES | SUBSETS, privacy__noise_multiplier=1.0)
+    silent, sizes = Algorithm(None, None, None), (9, 4, 30)
+    promise = privacy.guarantee_of(config, silent, None, None, 5, sizes, partition="")
+    assert (promise.plan.sample, promise.plan.population) == (2, 4)
+    privacy.require_sizes(promise, (4, 50))
+    with refused("least 4", "with 3"):  # of another seed
+        privacy.require_sizes(promise, (9, 3, 30))
 
 
 INTEGERS = SKELLAM | {"cohort__sampling": "fixed", "privacy__relation": "replace_one"}

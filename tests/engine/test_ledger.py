@@ -55,6 +55,7 @@ def test_a_client_drawn_twice_speaks_twice():
     book = ledger.empty(2)
     assert ledger.record(book, Prices(100), 0, report([1, 1])).up == 80
     assert book.up.tolist() == [0, 80] and book.down.tolist() == [0, 200]
+    assert book.asked.tolist() == book.answered.tolist() == [0, 2]
 
 
 def test_totals_pass_four_gigabytes():

@@ -2,13 +2,16 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 
+from fl_sketch.core.protocols import Server
+from fl_sketch.engine import loop
 from fl_sketch.engine.costs import Prices
 from fl_sketch.engine.ledger import empty
 from fl_sketch.engine.recorder import Recorder
-from fl_sketch.engine.round import Report, SimulatorOnly
+from fl_sketch.engine.round import Report, SimulatorOnly, State
 from fl_sketch.privacy.accounting import Plan
 from fl_sketch.privacy.guarantee import promised
 
@@ -106,3 +109,24 @@ def test_a_record_is_as_long_as_the_rounds_so_far():
         one.record(number, report(number + 1.0))
     assert one.row(40, {})["train_loss"] == 20.5
     assert all(leaf.size < 100 for leaf in one.arrays().values())
+
+
+def test_a_run_ends_with_the_round_that_lost_its_loss_and_does_not_save_it():
+    saved, state = [], State(Server((), (), (), 0), ())
+
+    class Saving(loop.Callback):
+        def on_checkpoint(self, progress):
+            saved.append(progress.done)
+
+    def advance(state, done, count):
+        assert count == 1
+        one = jax.tree.map(lambda x: np.array([x]), report((1.0, np.nan)[done]))
+        return State(state.server._replace(round=done + 1), ()), one
+
+    progress = loop.Progress(state, [recorder(every=10)], [])
+    with pytest.raises(loop.NotFinite, match="round 2: less"):
+        loop.play(
+            progress, advance, lambda state: [{}], last=2, save_every=1,
+            callbacks=[Saving()], advice="less",
+        )  # fmt: skip
+    assert saved == [1]

@@ -108,6 +108,16 @@ def test_statistics_move_in_training_stay_float32_and_do_not_decay():
     assert float(values[1] - values[0]) == pytest.approx(0.1 * square, rel=1e-4)
 
 
+def test_what_an_example_is_measured_at_does_not_depend_on_its_batch():
+    loss, labels = models.classification(own.normed(2)), jnp.zeros(4, int)
+    inputs = jax.random.normal(KEY, (4, 3))
+    model = loss.init(KEY, inputs)
+    measure = quickly(jax.vmap(loss.metrics, (None, 0, 0)))
+    alone = measure(model, inputs[:, None], labels[:, None])["loss"]
+    together = measure(model, inputs[None], labels[None])["loss"]
+    np.testing.assert_allclose(alone.sum(), together.sum(), rtol=1e-5)
+
+
 def value(targets, *weights, kind="cross_entropy", **options):
     return of(kind, **options).value(PARAMS, LOGITS, targets, *weights)
 

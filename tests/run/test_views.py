@@ -60,6 +60,8 @@ def test_a_client_whose_loss_is_no_number_counts_and_one_that_held_nothing_does_
     values = np.array([0.5, 0.4, np.nan, np.inf, np.nan])
     found = {"loss": values, "accuracy": values}
     row = summed_up(found, np.array([True] * 4 + [False]))
+    assert row["clients_loss_median"] == np.inf  # of 0.4, 0.5 and two that are none
+    assert row["clients_accuracy_median"] == 0.5
     assert row["clients_loss"] == row["clients_loss_worst_tenth"] == np.inf
     assert row["clients_accuracy_worst_tenth"] == 0.4
 

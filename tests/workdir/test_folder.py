@@ -80,7 +80,7 @@ def test_a_row_between_two_evaluations_goes_where_a_run_grows(tmp_path):
 
 
 def test_a_private_run_publishes_only_what_is_known_to_be_safe(tmp_path):
-    one = row(10) | {"epsilon": 1.5, "own": 3}
+    one = row(10) | {"epsilon": 1.5, "own": 3, "asked": 4, "answered": 3}
     facts = {"d": 5, "noise": "central"}
     with Workdir(tmp_path, CONFIG, private=True) as folder:
         folder.add(one)
