@@ -40,9 +40,9 @@ class FirstRow(Callback):
         experiment, done = self._experiment, row["round"]
         if done > experiment.every or experiment.private:
             return
-        if not np.isfinite(loss := row.get("train_loss", 0.0)):
+        if lost := progress.recorders[0].diverged:
             why = "examples may not be finite, or a rate is too large"
-            warnings.warn(f"train_loss={loss} in round {done}: {why}", stacklevel=2)
+            warnings.warn(f"no finite loss in round {lost}: {why}", stacklevel=2)
         if not experiment.constants:
             return
         local = experiment.algorithm(experiment.hyperparameters, 0.0).local

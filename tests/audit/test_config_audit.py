@@ -92,7 +92,7 @@ def test_an_exchange_that_was_not_counted_is_exposed():
     plan = guarantee.plan
     assert plan.releases == 2
     forgotten = guarantee._replace(plan=plan._replace(releases=1))
-    own = {"promise": lambda algorithm, traffic: forgotten}
+    own = {"make_guarantee": lambda algorithm, traffic: forgotten}
     vars(setup)["experiment"] = dataclasses.replace(setup.experiment, **own)
     assert config_audit.play(setup, FEW).broken
 

@@ -60,6 +60,6 @@ def test_a_row_has_what_the_model_of_its_run_does_on_all_training_data(done):
 def test_the_same_again_trains_nothing_and_has_the_same_rows(done, monkeypatch):
     folder, lost, _ = done
     assert len([*folder.glob("*.png")]) == 3
-    monkeypatch.setattr(sys.modules["fl_sketch.run.run"], "_train", None)
+    monkeypatch.setattr(sys.modules["fl_sketch.run.run"], "Signals", None)
     monkeypatch.setattr("fl_sketch.audit.spectrum.of_loss", None)
     assert repr(scaling.run(small(), folder)) == repr(lost)
