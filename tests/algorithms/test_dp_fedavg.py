@@ -24,6 +24,7 @@ MAKE = {"clip": algorithms.dp_fedavg, "normalise": algorithms.dp_normfedavg}
 run = functools.partial(simulate, rounds=ROUNDS, clients=CLIENTS, key=KEY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", some_fast(MAKE, ["clip"]))
 def test_a_run_is_the_papers_loop(bound):
     algorithm = MAKE[bound](

@@ -66,6 +66,7 @@ def after_a_round(points, steps):
     return np.mean(targets + (2.0 - targets) * 0.5**steps, axis=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some_fast(WITH, ["safl", "cd_adam"]))
 def test_parameters_go_the_algorithms_way_and_statistics_as_in_fedavg(name):
     ours, _ = simulate(WITH[name], rounds=1, start=start(WITH[name]))

@@ -37,6 +37,7 @@ def test_noise_is_calibrated_and_the_promise_is_known_before_the_run():
     assert from_config(config_with(**PRIVATE)).guarantee is None
 
 
+@pytest.mark.slow
 def test_a_run_ends_where_its_privacy_does_and_says_epsilon_in_every_row(tmp_path):
     changes = SAFL | {"privacy__noise_multiplier": 1.2, "rounds": 60}
     summary = run(config_with(**changes), tmp_path, say=lambda line: None)
@@ -188,6 +189,7 @@ def test_what_cannot_be_promised_is_refused_in_one_line(changes, name):
         from_config(config_with(**{**SAFL, **changes}))
 
 
+@pytest.mark.slow
 def test_examples_of_one_client_that_are_not_finite_end_no_private_run(tmp_path):
     """The client counts as zero; a refusal would tell all of its data."""
     rng = np.random.default_rng(0)

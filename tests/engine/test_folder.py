@@ -94,6 +94,7 @@ def test_rows_of_a_folder_are_those_of_a_run_without_one(tmp_path):
         assert summary[name] == bare.history[-1][name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "later"),
     [({}, {}), (NOISY, {}), (NOISY, {"key": secret_roots})],
@@ -137,6 +138,7 @@ def test_rounds_are_counted_before_they_are_played(tmp_path):
     assert entry.spent() == run.history[-1]["epsilon"]
 
 
+@pytest.mark.slow
 def test_a_run_ends_at_its_target_in_a_folder_too(tmp_path):
     """And its calibrated noise is that of the folder."""
     ended = played(tmp_path / "ended", **NOISY, target_epsilon=2.0)
@@ -233,6 +235,7 @@ def test_a_secret_that_was_lost_or_damaged_is_refused_in_one_line(noisy):
     secrets.keep(noisy, secrets.Secret(raw))
 
 
+@pytest.mark.slow
 def test_other_devices_are_a_warning(tmp_path):
     killed(tmp_path, 4)
     with pytest.warns(UserWarning, match="last bits"):

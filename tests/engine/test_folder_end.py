@@ -49,6 +49,7 @@ def _short(tmp_path_factory):
     return folder, played(folder, **SHORT)
 
 
+@pytest.mark.slow
 def test_the_last_row_of_a_run_that_its_target_ended_stays(short, tmp_path):
     folder, run = short
     last = run.history[-1]["round"]
@@ -112,6 +113,7 @@ def test_what_look_returned_has_its_type_in_a_run_that_goes_on(tmp_path):
     assert summary["word"] == looked()["word"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["a\nb", "1", "nan", "True", "", None, [1], 1j])
 def test_a_value_that_a_file_would_not_give_back_is_one_line(value):
     with refused("look", "note="):
@@ -147,6 +149,7 @@ def test_a_checkpoint_that_could_not_be_written_is_a_warning(tmp_path, monkeypat
     assert len(run.history) == 4
 
 
+@pytest.mark.slow
 def test_private_data_have_digests_by_a_key_and_public_ones_plain_ones(tmp_path):
     """A plain digest confirms guesses."""
     found = {}
@@ -157,6 +160,7 @@ def test_private_data_have_digests_by_a_key_and_public_ones_plain_ones(tmp_path)
     assert found["one"] != found["two"] and found["three"] == found["four"]
 
 
+@pytest.mark.slow
 def test_runs_of_other_clients_have_an_epsilon_together_if_the_caller_says_so(tmp_path):
     """Who owns which example is not known elsewhere, and unlike here."""
     others = data.clients((INPUTS, TARGETS), OWNERS[::-1])

@@ -92,6 +92,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", some_fast(CASES, ["client state"]))
 def test_what_stays_on_the_host_changes_no_bit(case):
     """Cohorts are no multiple of the devices; some clients do not answer."""

@@ -116,6 +116,7 @@ def test_a_mechanism_makes_it_private_and_history_says_for_which_epsilon():
     assert ran(PRIVATE, rounds=4, **EXACT).history[-1]["epsilon"] > 0
 
 
+@pytest.mark.slow
 def test_only_secret_bits_of_the_system_are_called_so():
     """Roots that differ are not enough: whoever knows them knows the noise."""
     known, rounds = Roots(jax.random.key(0), jax.random.key(1)), {"rounds": 3}

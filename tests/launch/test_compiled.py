@@ -69,6 +69,7 @@ def test_half_a_program_is_compiled_again_in_silence_and_goes(tmp_path, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_no_half_of_a_program(tmp_path, capsys):
     """A limit on the size of files ends a write as a full disk does."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

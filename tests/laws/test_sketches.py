@@ -212,6 +212,7 @@ def test_derivatives_are_those_of_a_linear_map(name):
     np.testing.assert_allclose(results.twice[0], again, rtol=1e-3, atol=5e-3)
 
 
+@pytest.mark.slow
 @every_operator
 def test_over_devices_sketches_add_up_and_keys_may_differ(name):
     op, key, xs, x = plain(name), key_of(6), vectors(2, D), vector(D)

@@ -47,6 +47,7 @@ def built(name):
     return loss, loss.init(jax.random.key(0), jnp.zeros((1, 8, 8, 1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_dropout_varies_with_the_key_in_training_alone(kind):
     loss, params = built(kind)

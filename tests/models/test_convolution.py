@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
 
 from fl_sketch import models
@@ -61,6 +62,7 @@ def with_gradients(form, case, x, kernel):
     return (y, *backward(weights))
 
 
+@pytest.mark.slow
 def test_values_and_gradients_are_those_of_xla_also_of_equal_numbers():
     """Exactly, since all sums are: a relu of zero and the first of equal maxima too."""
 

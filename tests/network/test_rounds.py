@@ -21,6 +21,7 @@ def kinds(meeting, kind):
     return [(c, q, a) for c, q, a in meeting.sent if q.kind == kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some_fast(SHAPES, ["heaprix", "scaffold"]))
 def test_rounds_are_those_of_the_simulator(name, tmp_path):
     """One of the sites is killed in every round, before its message or after it."""
@@ -110,6 +111,7 @@ def test_with_too_few_sites_nothing_is_released(tmp_path):
 COHORTS = {"poisson": (engine.poisson(5, 3.0), 3), "everyone": (engine.everyone(5), 5)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some_fast(COHORTS, ["poisson"]))
 def test_noise_hides_who_takes_part(name, tmp_path):
     """A client whose message counts as zero is there or not: all else is equal."""

@@ -182,6 +182,7 @@ def mutated(source, whole):
     return bytes(data[: source.choice([len(data), source.randrange(len(data) + 1)])])
 
 
+@pytest.mark.slow
 def test_a_coordinator_that_lies_gets_what_the_site_allows(tmp_path, programs):
     """10,000 messages get an answer each; what was answered was counted."""
     limit = 40

@@ -148,6 +148,7 @@ def test_rounding_is_unbiased_and_is_drawn_again_where_it_is_too_long():
     assert not each(8).any()  # which no rounding has: a message that counts for nothing
 
 
+@pytest.mark.slow
 def test_wraps_are_counted_and_as_rare_as_promised(monkeypatch):
     """And where sums are given twice the room, none of their bits is left."""
     guard = integers(10, denominator=20, smallest=20, noise_multiplier=3.0)
@@ -259,6 +260,7 @@ def test_messages_that_are_no_floats_are_refused(name):
 LENGTH = lattice.padded(D)  # of a message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some_fast(GUARDS, ["of clients"]))
 def test_sums_are_the_same_to_the_bit_however_clients_are_spread(name):
     """And whatever the data of a client that is in the cohort, and does not answer."""

@@ -151,6 +151,7 @@ def chance(sizes, chances, cells=200):
     return stats.chisquare(counted, expected * counted.sum() / expected.sum()).pvalue
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", (0.5, 5.0, 1000.0, 2.0**14))
 def test_a_million_numbers_fit_their_table(scale):
     draw = compiled(lambda key: integer_noise.noise(key, (MANY,), scale**2))

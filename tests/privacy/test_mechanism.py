@@ -43,6 +43,7 @@ def test_no_bound_and_no_noise_is_no_mechanism():
 SPREAD = {"ef21": "central", "safl": "shares", "gradient_tracking": "adaptive"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some_fast(SPREAD, ["safl"]))
 def test_clients_may_be_spread_and_chunked_in_any_way(name):
     algorithm = private(name, GUARDS[SPREAD[name]])

@@ -132,6 +132,7 @@ def test_the_noise_is_that_of_googles_accountant(monkeypatch):
     assert least * 3 / math.sqrt(16) == pytest.approx(theirs, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampling", "relation", "smallest"),
     [

@@ -26,6 +26,7 @@ def short():
     return rows_of(**SHORT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -73,6 +74,7 @@ def test_the_servers_mean_over_all_clients_has_their_weights(changes):
         np.testing.assert_allclose(weighted, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_bytes_are_counted_both_ways():
     row, (d, people) = short()[1], (64 * 10 + 10, 10)
     assert row["bytes_up_total"] == 6 * people * 4 * (d // 20)
@@ -166,6 +168,7 @@ def test_all_methods_of_a_comparison_are_legal_configs_with_legal_grids(name):
         privacy.check(config)
 
 
+@pytest.mark.slow
 def test_an_operator_that_is_a_matrix_trains_on_two_devices(tmp_path):
     own = {"sketch__stored": True, "sketch__layout": "whole"}
     config = config_with(rounds=2, eval_every=2, **own)

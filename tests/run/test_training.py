@@ -21,6 +21,7 @@ def loss_of(**changes):
     return build.loss_of(config, seen, parse.hyperparameters_of(config)), splits.test
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [DROPPED, CROPPED], ids=["dropout", "crop_flip"])
 def test_a_loss_varies_with_its_key_and_metrics_do_not(changes):
     loss, test = loss_of(**changes)
@@ -57,6 +58,7 @@ def test_a_scaled_run_trains_on_scaled_inputs_and_says_what_it_found():
 NOISY = {"privacy__bound": "clip", "privacy__noise_multiplier": 1.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
