@@ -209,8 +209,7 @@ def advice(config: ConfigDict) -> str:
     """Returns which keys that its algorithm reads may help a run that diverges."""
     read, smaller = read_by(catalog.method(config.algorithm)), "a smaller "
     rates = ("client.rate", "server.rate", "client.gain")
-    help_by = [smaller + key for key in rates if key in read]
+    ways = [smaller + key for key in rates if key in read]
     if "sketch.forget" in read and config.sketch.forget != "zero":
-        help_by.append("sketch.forget=zero")
-    help_by = help_by or ["another method"]
-    return f"{' or '.join(help_by)} may help, or inputs of a smaller scale"
+        ways.append("sketch.forget=zero")
+    return f"{' or '.join(ways) or 'another method'} may help, or smaller inputs"

@@ -18,7 +18,6 @@ from fl_sketch.data.partition import Partition
 from fl_sketch.models.metrics import METRICS
 
 TOGETHER = 2048  # examples that are measured in one call
-TENTH = 0.1
 Found = dict[str, np.ndarray]  # results by name, and then by client
 
 
@@ -110,7 +109,7 @@ def summed_up(found: Found, seen: np.ndarray) -> dict[str, float]:
         all_ = np.nan_to_num(values[counts], nan=np.inf, posinf=np.inf, neginf=-np.inf)
         higher = name in METRICS and METRICS[name].higher
         ranked = np.sort(all_) if higher else -np.sort(-all_)
-        worst = ranked[: max(1, round(TENTH * len(ranked)))]
+        worst = ranked[: max(1, round(0.1 * len(ranked)))]
         for which, some in (("", all_), ("_worst_tenth", worst)):
             row[f"clients_{name}{which}"] = float(some.mean()) if some.size else np.nan
         row[f"clients_{name}_median"] = float(np.median(all_)) if all_.size else np.nan
