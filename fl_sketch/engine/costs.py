@@ -80,7 +80,11 @@ def measure_traffic(algorithm: Algorithm, params: Tree, batches: Any) -> Traffic
 
         turn = player.play(algorithm.uplink, arguments, means, receive=noted)
         end = player.ended(algorithm.uplink, turn)
-        if jax.tree.structure(arguments[1]) != jax.tree.structure(end.memory):
+        before, after = (
+            (jax.tree.structure(one), [*map(np.shape, jax.tree.leaves(one))])
+            for one in (arguments[1], end.memory)
+        )
+        if before != after:
             name = player.name_of(algorithm.uplink)
             msg = f"Expected {name} to return a Memory as its init does, got another."
             raise ValueError(msg)

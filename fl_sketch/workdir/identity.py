@@ -13,6 +13,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import fl_sketch
 from fl_sketch.core import files, platforms, plugins, pretrained, untrusted_files
 from fl_sketch.core.mappings import flat
 from fl_sketch.models import params_io
@@ -126,4 +127,8 @@ def unlike(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[str, str
 
 def everything(config: Mapping[str, Any], identity: Identity) -> dict[str, str]:
     """Returns all that processes of one run must have alike, by its name."""
-    return {key: repr(one) for key, one in flat(contents(config, identity)).items()}
+    sha, folder = hashlib.sha256(), pathlib.Path(fl_sketch.__file__).parent
+    for file in sorted(folder.rglob("*.py")):
+        sha.update(f"{file.relative_to(folder)} ".encode() + file.read_bytes())
+    own = {key: repr(one) for key, one in flat(contents(config, identity)).items()}
+    return own | {"source code": sha.hexdigest()}
