@@ -90,7 +90,7 @@ def standing(cell: str) -> dict[str, str]:
 
 
 def fraction(times: int) -> str:
-    """Returns how the table writes that there are so many times fewer bytes."""
+    """Returns a share of the bytes, as the table has it: "all", or such as "1/10"."""
     return "all" if times == 1 else f"1/{times}"
 
 

@@ -89,7 +89,7 @@ class Recorder:
         if both := {*measured} & {*released}:
             msg = "Expected look without columns that a mechanism releases, got "
             raise ValueError(msg + f"{', '.join(sorted(both))}.")
-        absences = {name: int(getattr(book, name).sum()) for name in ABSENCES}
+        absences = ABSENCES if self.absences else ()
         of_clients.sort(key=lambda name: name != "train_loss")
         row: Row = {
             "round": done,
@@ -98,7 +98,7 @@ class Recorder:
             **{name: mean_of_finite(self.recent[name]) for name in released},
             "bytes_up_total": int(book.up.sum()),
             "bytes_down_total": int(book.down.sum()),
-            **(absences if self.absences else {}),
+            **{name: int(getattr(book, name).sum()) for name in absences},
             "epsilon": guarantee and guarantee.epsilon(done),
         }
         if guarantee and guarantee.private:

@@ -31,15 +31,16 @@ def write(setup: Setup, folder: pathlib.Path, result: Result) -> dict[str, float
     if config.data.partition == "natural" and names and not experiment.private:
         assert owners is not None
         columns["name"] = np.array([names[owner] for owner in np.unique(owners)])
-    found, held = {}, setup.partition(config.seed)[1]
+    found, summary = {}, {}
     if config.data.held_out:
-        loss = setup.loss(setup.hyperparameters)
+        held, loss = setup.partition(config.seed)[1], setup.loss(setup.hyperparameters)
 
         def measure(params, examples, weights):
             return loss.report(loss.metrics(params, *examples, weights))
 
         params = jax.device_get(result.params)
         found = by_client(measure, setup.splits.train, held)(params)
+        summary = summed_up(found, held.sizes > 0)
         columns |= {"examples": experiment.clients.sizes, "held_out": held.sizes}
     columns |= {
         **{"asked": book.asked, "answered": book.answered},
@@ -49,4 +50,4 @@ def write(setup: Setup, folder: pathlib.Path, result: Result) -> dict[str, float
     each = zip(*columns.values(), strict=True)
     table = [dict(zip(columns, row, strict=True)) for row in each]
     files.write_rows(rows.place(folder, experiment.private) / FILE, table)
-    return summed_up(found, held.sizes > 0)
+    return summary

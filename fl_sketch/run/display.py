@@ -165,9 +165,8 @@ def row(values: Mapping[str, Any]) -> str:
     """Returns one evaluation, `values` by their names, as a line of the table."""
     own = (name for name in measured(values) if name.startswith("test_"))
     scores = [float(values[name]) for name in own if name != "test_loss"]
-    loss = values.get(
-        "train_loss"
-    )  # NaN or, of JSON, None: none of the clients told it
+    # NaN, or None of JSON or of a client without a loss: there is none to show.
+    loss = values.get("train_loss")
     cells = (
         values["round"],
         None if loss is None or math.isnan(loss) else loss,

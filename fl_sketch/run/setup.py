@@ -132,7 +132,7 @@ class Setup:
         params = self.loss(hyperparameters).init(key, first)
         return params_io.insert(params, self.initial.value)
 
-    @property
+    @functools.cached_property
     def metrics(self) -> tuple[str, ...]:
         """Names of what is measured on test data apart from the loss."""
         return tuple(self.loss(self.hyperparameters).measured)
@@ -249,10 +249,8 @@ def prepare(
       splits: the data; None: they are read.
       elsewhere: as `Setup` has it, and the noise multiplier too.
     """
-    hyperparameters, private = (
-        parse.check(config),
-        privacy.protection_of(config).private,
-    )
+    hyperparameters = parse.check(config)
+    private = privacy.protection_of(config).private
     here = mesh or parse.mesh_of(config.compute)  # refused before data are read
     if splits is None:
         free_memory.let_go()

@@ -39,7 +39,7 @@ def single_client(channel, update, keys, memory=Memory(), round=Round()):  # noq
     return player.ended(channel, player.play(channel, arguments, means))
 
 
-class Heard(NamedTuple):
+class Received(NamedTuple):
     """What came of a round; every leaf has a leading axis of clients."""
 
     messages: tuple  # what each client sent in each exchange
@@ -167,7 +167,7 @@ def program(name):
                 protocol, player.play(protocol, here, means, receive=note)
             )
             bits = number_of(turn.bits_up)
-            found = Heard((), turn.delivery, turn.memory, bits, tuple(replies))
+            found = Received((), turn.delivery, turn.memory, bits, tuple(replies))
             if not row.compressor:
                 return found
             compressor = COMPRESSORS[row.compressor].at(D)
@@ -233,7 +233,7 @@ class Past(NamedTuple):
     updates: Any
     memory: Memory
     counts: Counts
-    received: Heard
+    received: Received
     after: Memory
 
 

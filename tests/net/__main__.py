@@ -43,11 +43,11 @@ RENAMED = {  # columns of `simulate`, which are those of a config's run now
 }
 OLD_FACTS = ("noise_energy", "rejected", "signal_energy")
 VALUES = {"secret": "system"}  # of randomness, by its name in a config's run
-DEALT = "private runs split examples by a seed of their own"
+SPLIT = "private runs split examples by a seed of their own"
 DENSE = "the small dense layer of a transformer is a plain product"
 REASONS = {  # by case, the reason and what differs
     "run words": (DENSE, {"model .", "metrics.csv"}),
-    "compare": (DEALT, {"comparison.csv", "private/seeds/sweep.csv", "standings.csv"}),
+    "compare": (SPLIT, {"comparison.csv", "private/seeds/sweep.csv", "standings.csv"}),
 }
 
 
