@@ -47,6 +47,13 @@ ALGORITHMS = {
         client_rate=RATE,
         server=transforms.paper_amsgrad(0.02),
     ),
+    "sadl": algorithms.safl(
+        loss,
+        sketch=sketch.srht(8),
+        client_rate=RATE,
+        server=transforms.paper_amsgrad(0.02),
+        moments="halves",
+    ),
     "clipped_safl": algorithms.safl(
         loss,
         sketch=sketch.srht(8),
@@ -109,6 +116,9 @@ CATALOGUE = ALGORITHMS | {
         loss, cocktail=COCKTAIL, client_rate=0.1, server_rate=0.1
     ),
     "cd_adam": algorithms.cd_adam(loss, compressor=TOP, server_rate=0.1),
+    "fedcams": algorithms.fedcams(
+        loss, compressor=TOP, client_rate=RATE, server_rate=0.1, eps=0.01
+    ),
     "sign_sgd": algorithms.sign_sgd(loss, server_rate=0.1),
     "ef_sign_sgd": algorithms.ef_sign_sgd(loss, client_rate=0.1, server_rate=0.1),
     "scaffold": algorithms.scaffold(

@@ -27,6 +27,7 @@ from fl_sketch.algorithms.dp_fedavg import dp_fedavg as dp_fedavg
 from fl_sketch.algorithms.dp_fedavg import dp_normfedavg as dp_normfedavg
 from fl_sketch.algorithms.ef21 import ef21 as ef21
 from fl_sketch.algorithms.fedavg import fedavg as fedavg
+from fl_sketch.algorithms.fedcams import fedcams as fedcams
 from fl_sketch.algorithms.fedgate import fedcomgate as fedcomgate
 from fl_sketch.algorithms.fedgate import fedgate as fedgate
 from fl_sketch.algorithms.fedopt import fedopt as fedopt

@@ -63,6 +63,7 @@ class Method(NamedTuple):
 
 
 _NORMALISED = functools.partial(algorithms.dp_fedavg, bound=clipping.normalise)
+_HALVES = functools.partial(algorithms.safl, moments="halves")
 _BUILT_IN = (
     Method("cd_adam", algorithms.cd_adam, one_batch=True),
     Method("cocktail_sgd", algorithms.cocktail_sgd),
@@ -71,6 +72,7 @@ _BUILT_IN = (
     Method("ef21", algorithms.ef21, one_batch=True),
     Method("ef_sign_sgd", algorithms.ef_sign_sgd),
     Method("fedavg", algorithms.fedavg),
+    Method("fedcams", algorithms.fedcams),
     Method("fedcomgate", algorithms.fedcomgate),
     Method("fedgate", algorithms.fedgate),
     Method("fedopt", algorithms.fedopt),
@@ -82,6 +84,7 @@ _BUILT_IN = (
     Method("onebit_adam", algorithms.onebit_adam, one_batch=True, parameters_only=True),
     Method("private_sketching", algorithms.private_sketching, unit="example"),
     Method("qsgd", algorithms.qsgd, one_batch=True),
+    Method("sadl", _HALVES, optimizer="paper_amsgrad"),
     Method("safl", algorithms.safl),
     Method("scaffold", algorithms.scaffold),
     Method("sign_sgd", algorithms.sign_sgd, one_batch=True),

@@ -24,7 +24,7 @@ def cd_adam(
     form that the paper prints, without bias correction. The compressor C must be a
     contraction; the paper has `scaled_sign` and `top_k`.
 
-    Reference: Wang, Lin and Chen (2022), Algorithm 1.
+    Reference: Wang, Lin and Chen (2022), AISTATS, Algorithm 1.
     """
     compressors.require_contraction("cd_adam", compressor)
     return Algorithm(

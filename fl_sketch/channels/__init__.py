@@ -3,6 +3,7 @@
 from fl_sketch.channels.basic import clipped as clipped
 from fl_sketch.channels.basic import compressed as compressed
 from fl_sketch.channels.basic import exact as exact
+from fl_sketch.channels.basic import halves as halves
 from fl_sketch.channels.basic import sketched as sketched
 from fl_sketch.channels.heavy_hitters import columns as columns
 from fl_sketch.channels.heavy_hitters import heaprix as heaprix

@@ -12,6 +12,7 @@ from fl_sketch.core.protocols import (
     Compressor,
     Delivery,
     Field,
+    Halves,
     Key,
     Linear,
     Sketch,
@@ -60,6 +61,32 @@ def sketched(op: Sketch, *, read: str = "transpose") -> Channel:
         return not unbiased or op.size(params) >= trees.size(params)
 
     return Channel(protocol, contracts=contracts)
+
+
+def halves(op: Sketch) -> Channel:
+    """Sends two sketches of half the size; the estimate is `Halves`, R^T of each mean.
+
+    The two share nothing, so that the errors of one are independent of the other's.
+    """
+    if op.fixed_key:
+        msg = "Expected a sketch with a new key in every round, whose halves are "
+        raise ValueError(msg + "independent, got one with a fixed key.")
+
+    def protocol(update, memory, keys, round):
+        half = op.resize(max(1, op.size(update) // 2))
+        first, second = jax.random.split(keys.shared)
+
+        def sketch(x):
+            return half.apply(first, x), half.apply(second, x)
+
+        def back(message):
+            pair = zip((first, second), message, strict=True)
+            return Halves(*(half.transpose(key, part, update) for key, part in pair))
+
+        mean = yield Linear(sketch, update)
+        return Delivery(back(mean), back(round.counted(sketch(update)))), memory
+
+    return Channel(protocol, contracts=lambda params: False)
 
 
 def compressed(compressor: Compressor) -> Channel:

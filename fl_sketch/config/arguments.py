@@ -188,7 +188,8 @@ def hints(config: ConfigDict, default: ConfigDict) -> Iterator[str]:
             f"clients of {config.algorithm} send one gradient a round, of client.batch="
             f"{config.client.batch} examples, and take no local steps"
         )
-    averages = {"client_rate", "server_rate"} <= {*method.takes}
+    takes = {*method.takes}
+    averages = {"client_rate", "server_rate"} <= takes and "b2" not in takes
     if averages and not method.one_batch and rate == default.server.rate:
         yield (
             f"with server.rate={rate:g}, {config.algorithm} moves the model by that "

@@ -162,6 +162,13 @@ class Delivery(NamedTuple):
     own: Any
 
 
+class Halves(NamedTuple):
+    """Two estimates of one mean update, whose errors are independent."""
+
+    first: Tree
+    second: Tree
+
+
 class Local(NamedTuple):
     """Local work of one client.
 

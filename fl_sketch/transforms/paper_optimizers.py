@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fl_sketch.core import trees
-from fl_sketch.core.protocols import Tree
+from fl_sketch.core import trees, validate
+from fl_sketch.core.protocols import Halves, Tree
 
 
 class AmsgradState(NamedTuple):
@@ -23,12 +23,15 @@ def paper_amsgrad(
     b1: float = 0.9,
     b2: float = 0.999,
     eps: float = 1e-8,
+    *,
+    floor: float = 0.0,
 ) -> optax.GradientTransformation:
     """Returns AMSGrad without bias correction, as SAFL's Algorithm 2 has it.
 
-    m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  v_hat = max(v_hat, v);
+    m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  v_hat = max(v_hat, v, floor);
     x -= learning_rate m / (sqrt(v_hat) + eps). `optax.amsgrad` corrects the bias of
-    both moments first, and so takes other first steps.
+    both moments first, and so takes other first steps. Of `Halves`, m has the first and
+    v the second, as in SADL. FedCAMS has the `floor` instead of eps.
     """
 
     def init(params):
@@ -37,9 +40,12 @@ def paper_amsgrad(
 
     def update(updates, state, params=None):
         del params
-        first = optax.tree.update_moment(updates, state.first, b1, 1)
-        second = optax.tree.update_moment(updates, state.second, b2, 2)
+        g, h = updates if isinstance(updates, Halves) else (updates, updates)
+        first = optax.tree.update_moment(g, state.first, b1, 1)
+        second = optax.tree.update_moment(h, state.second, b2, 2)
         largest = jax.tree.map(jnp.maximum, state.largest, second)
+        if not validate.is_off(floor):
+            largest = jax.tree.map(lambda v: jnp.maximum(v, floor), largest)
         step = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), first, largest)
         return step, AmsgradState(first, second, largest)
 

@@ -16,6 +16,7 @@ from fl_sketch.core.wire import byte_count
 from fl_sketch.engine import costs
 from fl_sketch.sketch import compressors
 from fl_sketch.transforms import local
+from tests.oracles import rounds
 from tests.quadratics import CATALOGUE, PARAMS, STEPS, D, flat, loss, optima
 from tests.quick import some_fast
 from tests.simulation import simulate
@@ -182,6 +183,14 @@ def test_one_bit_adam_is_that_of_the_paper():
     )
 
 
+def test_fedcams_is_that_of_the_paper():
+    state, _ = run(CATALOGUE["fedcams"], rounds=15)
+    expected = rounds.run("fedcams", optima(CLIENTS), 15, KEY)
+    np.testing.assert_allclose(
+        flat(state.server.params), expected, rtol=1e-4, atol=1e-5
+    )
+
+
 def test_1_bit_adam_sends_whole_means_down_before_the_freeze():
     algorithm = algorithms.onebit_adam(loss, server_rate=0.1, warmup=3)
     traffic = costs.measure_traffic(algorithm, PARAMS, jnp.zeros((STEPS, D)))
@@ -232,6 +241,7 @@ BAD = {"compressor": compressors.qsgd(4)}
         ("marina", {**BAD, "server_rate": falling(0.1), "probability": 0.3}),
         ("ef21", {**BAD, "server": optax.sgd(0.1)}),
         ("cd_adam", {**BAD, "server_rate": 0.1}),
+        ("fedcams", {**BAD, "client_rate": 0.1, "server_rate": 0.1}),
         ("cocktail_sgd", {"cocktail": compressors.qsgd(4), "client_rate": 0.1,
                           "server_rate": 0.1}),
     ],

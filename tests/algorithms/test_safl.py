@@ -45,6 +45,21 @@ def test_iterative_sketching_follows_the_papers_lines():
     np.testing.assert_allclose(flat(state.server.params), w, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("op", "server", "line"),
+    [
+        (sketch.srht(8), optax.adam(0.1), "server that takes Halves"),
+        (sketch.srht(8), optax.sgd(0.1), "server that takes Halves"),
+        (sketch.fixed_key(sketch.srht(8), KEY), SERVERS["paper_amsgrad"], "new key"),
+    ],
+)
+def test_halves_need_fresh_keys_and_a_server_that_takes_them(op, server, line):
+    with pytest.raises(ValueError, match=line):
+        algorithms.safl(
+            loss, sketch=op, client_rate=RATE, server=server, moments="halves"
+        )
+
+
 def through(channel, update):
     """Returns the end of a round of one client."""
     return single_client(channel, update, Keys(*[jax.random.key(0)] * 3))

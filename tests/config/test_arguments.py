@@ -119,6 +119,7 @@ def test_an_argument_that_no_config_has_is_refused_in_one_line():
         ({}, []),  # adaptive
         ({"algorithm": "fedavg"}, ["server.rate=1.0"]),
         ({"algorithm": "fedavg", "server.rate": 0.5}, []),  # somebody's choice
+        ({"algorithm": "fedcams"}, []),  # adaptive too
         ({"algorithm": "fetchsgd"}, ["client.batch=20"]),
     ],
     ids=str,

@@ -91,7 +91,7 @@ def test_fedavg_is_the_arithmetic_of_its_steps():
     )
 
 
-@pytest.mark.parametrize("name", ["fedavg", "safl", "heaprix", "ef21"])
+@pytest.mark.parametrize("name", ["fedavg", "safl", "sadl", "heaprix", "ef21"])
 def test_engine_agrees_with_a_loop_over_clients(name):
     state, _ = alone(name)[6]
     expected = oracle.run(name, DATA[FIVE.ids], 6, KEY)

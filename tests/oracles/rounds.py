@@ -14,10 +14,10 @@ from tests.quadratics import COUNT, RATE, STEPS, D
 
 
 def run(name, optima, rounds, key):
-    """Returns x after the rounds of the algorithm of that name in ALGORITHMS."""
+    """Returns x after the rounds of the algorithm of that name in CATALOGUE."""
     server = {
         "fedavg": fedavg, "fedadam": fedadam, "safl": safl, "heaprix": heaprix,
-        "ef21": ef21,
+        "ef21": ef21, "sadl": sadl, "fedcams": fedcams,
     }[name]  # fmt: skip
     return server(optima, rounds, key)
 
@@ -81,6 +81,39 @@ def safl(optima, rounds, key):
         m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
         largest = np.maximum(largest, v)
         x = x - 0.02 * m / (np.sqrt(largest) + 1e-8)
+    return x
+
+
+def sadl(optima, rounds, key):
+    """SADL, Algorithm 2: m of one half of the mean sketch, v of the other."""
+    x, m, v, largest = (np.zeros(D) for _ in range(4))
+    for t in range(rounds):
+        halves = jax.random.split(round_keys(key, t, 0).shared)
+        r_m, r_v = (matrix(sketch.srht(4), half) for half in halves)
+        mean = np.mean([local_sgd(x, o) for o in optima], axis=0)
+        m = 0.9 * m + 0.1 * r_m.T @ (r_m @ mean)
+        v = 0.999 * v + 0.001 * (r_v.T @ (r_v @ mean)) ** 2
+        largest = np.maximum(largest, v)
+        x = x - 0.02 * m / (np.sqrt(largest) + 1e-8)
+    return x
+
+
+def fedcams(optima, rounds, key):
+    """Wang, Lin and Chen (2022), Algorithm 2 with top-3; the floor of 0.01 is in v."""
+    del key
+    x, m, v, largest = (np.zeros(D) for _ in range(4))
+    error = np.zeros((len(optima), D))
+    for _ in range(rounds):
+        sent = np.zeros_like(error)
+        for i, o in enumerate(optima):
+            error[i] += local_sgd(x, o)
+            top = np.argsort(-np.abs(error[i]), kind="stable")[:3]
+            sent[i, top] = error[i, top]
+        error -= sent
+        m = 0.9 * m + 0.1 * sent.mean(axis=0)
+        v = 0.99 * v + 0.01 * sent.mean(axis=0) ** 2
+        largest = np.maximum(np.maximum(largest, v), 0.01)
+        x = x - 0.1 * m / np.sqrt(largest)
     return x
 
 
