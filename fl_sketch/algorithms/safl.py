@@ -32,6 +32,8 @@ def safl(
     The published text, SADL (Chen et al. 2025), halves the mean in its Algorithm 2: m
     is of the first half, v of the second, so that their errors are independent. That is
     `moments="halves"`; its server must take `Halves`, as `transforms.paper_amsgrad`.
+    While both moments are noise, m / (sqrt(v) + eps) is a ratio of independent numbers,
+    which is now and then as long as 1 / eps: tune eps (1e-5 to 1e-3) with the rate.
 
     For gradients with heavy tails the paper announces a clipped form without printing
     it. Here clients shorten x_0 - x_K to the norm `client_clip` (tau; 0: never) before
