@@ -71,6 +71,7 @@ def row_of(z: float, printed: float, sketched: float) -> dict[str, float]:
         "sketched_noise": sketched,
         "sketched_epsilon": accounting.epsilon(PLAN, sketched, delta=DELTA),
         "shown": shown(sketched),
+        "shown_of_four": shown(2 * sketched),  # if each of four clients adds it
     }
 
 
