@@ -28,7 +28,7 @@ from fl_sketch.privacy import accounting, clipping
 from fl_sketch.theory import das
 from fl_sketch.workdir.tables import half_width
 
-MINUTES = 3
+MINUTES = 26
 
 BOUNDS = {"clip": clipping.clip, "normalise": clipping.normalise}
 STARTS = {"w* + z": 1.0, "w* + z/5": 0.2}

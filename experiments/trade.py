@@ -118,7 +118,8 @@ def measure_best(
         def race(steps, runs=runs):
             return runs(steps, TUNING, MOST, race=True).mean(axis=1)
 
-        step = best_step(race, 1 / (task.L * K * (1 + song.alpha(operator, d, b))))
+        short = 0.1 / (task.L * K * (1 + song.alpha(operator, d, b)))
+        step = best_step(race, short)
         needed = runs([step], seeds, MOST)[0]
         yield {
             "operator": "none" if operator == "identity" else operator,
@@ -228,12 +229,11 @@ def main(workdir: str, only: str):
 
     of_one = messages("count_sketch", "srht", "gaussian")
     of_four = messages("count_sketch", "srht")
+    of_best = [("identity", 128), *messages("count_sketch")]
     tables = {
         "trade": [measure(task, 1, of_one) for task in (alike, unlike)],
         "local_steps": [measure(task, 4, of_four) for task in (alike, unlike)],
-        "best_steps": [
-            measure_best(unlike, (1, 2, 4, 8), [("identity", 128), *of_four])
-        ],
+        "best_steps": [measure_best(unlike, (1, 2, 4, 8), of_best)],
     }
     for name in [only] if only else tables:
         toy.record(itertools.chain(*tables[name]), folder / f"{name}.csv")
