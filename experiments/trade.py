@@ -35,7 +35,7 @@ from fl_sketch.core.wire import FLOAT_BITS
 from fl_sketch.theory import song
 from fl_sketch.workdir.tables import half_width
 
-MINUTES = 25
+MINUTES = 35
 
 ROUNDS = 64  # in a call, in all of which the error is to be small enough
 LANES = (7, 21)  # runs at a time: few that may take long, or many that race
