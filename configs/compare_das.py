@@ -8,10 +8,12 @@ whose clients were dealt anew for each seed.
 The argument after the colon is the data and the rounds K, which the paper does not
 state. The data are fashion_mnist, features, or pretrained (features of a pretrained
 network, see configs/das_features.py). `few` after these selects the 12 points of the
-grid with small C and large eta_0. The grid over C and eta_0 is one program for each
-bound and epsilon. Accuracy is the mean over the last 5 rounds. The last methods show
-the effect of accounting: they have the noise of the paper's formula, with 1 as its
-unstated constant, and the noise that is needed without credit for sampling clients.
+grid with small C and large eta_0, and `beyond` has both bounds with yet smaller C and
+larger eta_0 than the paper's, until the best point is inside. The grid over C and eta_0
+is one program for each bound and epsilon. Accuracy is the mean over the last 5 rounds.
+The last methods show the effect of accounting: they have the noise of the paper's
+formula, with 1 as its unstated constant, and the noise that is needed without credit
+for sampling clients.
 """
 
 import functools
@@ -30,33 +32,42 @@ RATES = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
 THRESHOLDS = (500.0, 250.0, 125.0, 62.5, 31.25, 15.625)
 BOUNDS = {"clip": "dp_fedavg", "norm": "dp_normfedavg"}
 EPSILONS = (5.0, 1.5)
+GRIDS = {
+    "": {"client.rate": RATES, "privacy.threshold": THRESHOLDS},
+    "few": {"client.rate": RATES[3:], "privacy.threshold": THRESHOLDS[3:]},
+    "beyond": {
+        "client.rate": (0.128, 0.512, 2.048),
+        "privacy.threshold": (15.625, 3.90625, 0.9765625),
+    },
+}
 
 
 def get_comparison(which: str = "fashion_mnist,100"):
     """Returns both bounds at both privacy levels, no privacy, and other noises.
 
     Args:
-      which: the data and the rounds, such as "features,100", with an optional ",few".
+      which: the data and the rounds, such as "features,100", with ",few" or ",beyond".
 
     Raises:
       ValueError: for any other text, in one line.
     """
-    data, rounds, few, *rest = *which.split(","), "", ""
-    if data not in DATA or not rounds.isdigit() or few not in ("", "few") or any(rest):
-        allowed = f"{'|'.join(DATA)},ROUNDS[,few]"
+    data, rounds, part, *rest = *which.split(","), "", ""
+    if data not in DATA or not rounds.isdigit() or part not in GRIDS or any(rest):
+        allowed = f"{'|'.join(DATA)},ROUNDS[,few|,beyond]"
         msg = f"Expected configs/compare_das.py:{allowed}, got {which}."
         raise ValueError(msg)
     base = DATA[data]()
     base.rounds = int(rounds)
-    rates, thresholds = (RATES[3:], THRESHOLDS[3:]) if few else (RATES, THRESHOLDS)
-    grid = {"client.rate": rates, "privacy.threshold": thresholds}
     methods = {
         f"{bound}, epsilon {epsilon:g}": Method(
-            {"algorithm": algorithm, "privacy.target_epsilon": epsilon}, grid
+            {"algorithm": algorithm, "privacy.target_epsilon": epsilon},
+            GRIDS[part],
         )
         for epsilon in EPSILONS
         for bound, algorithm in BOUNDS.items()
     }
+    if part == "beyond":
+        return Comparison(base, methods, last=5, widen=4)
     methods["no privacy"] = Method(
         {
             "algorithm": "dp_fedavg",

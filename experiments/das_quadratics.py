@@ -1,14 +1,18 @@
 """Compares clipping with normalisation on quadratics (Das et al., Figures 1 to 3).
 
 python -m experiments.das_quadratics --workdir=/tmp/das_quadratics
-python -m experiments.das_quadratics --workdir=/tmp/few --rounds=50 --seeds=1
+python -m experiments.das_quadratics --workdir=/tmp/few --rounds=50 --seeds=2
 
 Clients have the losses (w - w_i)' A_i A_i' (w - w_i) / 2, all take part in every round,
 and both algorithms see the very same noise. A row of table.csv is a starting point, a
-threshold C and a rate eta, with the last f(w) - f(w*) of each algorithm, and the mean
-ratio of signal to noise on the way. figures.png has the paper's figures.
+threshold C and a rate eta, with means over seeds: the last f(w) - f(w*) of each
+algorithm, that of normalisation over that of clipping with half of its 95% interval,
+and the mean ratio of signal to noise on the way. best.csv has the runs of each
+algorithm at its best rate for each C, and at its best C. figures.png has the paper's
+figures.
 """
 
+import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -22,12 +26,17 @@ from fl_sketch.algorithms import dp_fedavg
 from fl_sketch.core import files
 from fl_sketch.privacy import accounting, clipping
 from fl_sketch.theory import das
+from fl_sketch.workdir.tables import half_width
 
-MINUTES = 3
+MINUTES = 26
 
 BOUNDS = {"clip": clipping.clip, "normalise": clipping.normalise}
 STARTS = {"w* + z": 1.0, "w* + z/5": 0.2}
-THRESHOLDS, RATES = (40.0, 50.0, 100.0), (0.0005, 0.001, 0.002)
+THRESHOLDS, DRAWN = (5.0, 10.0, 20.0, 40.0, 50.0, 100.0), (40.0, 50.0, 100.0)
+STEPS = {  # C eta, how far an update may move the model
+    "w* + z": (0.02, 0.04, 0.08, 0.16),
+    "w* + z/5": (0.00125, 0.0025, 0.005, 0.01),
+}
 
 
 def problem(seed: int, *, clients=100, d=200, rank=20) -> tuple:
@@ -54,19 +63,19 @@ def measure(
     noise_multiplier: float,
     *,
     thresholds: Sequence[float] = THRESHOLDS,
-    rates: Sequence[float] = RATES,
     rounds: int = 500,
     steps: int = 20,
 ) -> Iterator[tuple[dict, dict]]:
-    """Yields a row for every start, C and eta, of means over tasks, and its paths.
+    """Yields a row for every C, start and eta, and what each algorithm did there.
 
-    The noise on a sum has the deviation z C. A path has, along its second axis, f(w_k)
-    - f(w*), the norm of the mean bounded update over that of the noise on it, and w_k -
-    w*. "ratio" is the excess of normalisation over that of clipping.
+    The noise on a sum has the deviation z C. Of each algorithm there are f(w_k) - f(w*)
+    and the norm of the mean bounded update over that of the noise on it, of shape=(
+    seeds, rounds), and w_k - w* of the first seed. "ratio" is the mean over seeds of
+    normalisation's excess over clipping's.
     """
     clients = len(tasks[0][0].optima)
 
-    def run(bound, task, first, key, threshold, rate):
+    def run(bound, task, key, threshold, first, rate):
         algorithm = dp_fedavg(
             task.loss,
             client_rate=rate,
@@ -91,39 +100,71 @@ def measure(
         excess = jnp.concatenate([begin[0], excess])
         return excess, snr, jnp.concatenate([begin[1], models])
 
-    compiled = jax.jit(run, static_argnums=0)
-    for start, C, eta in itertools.product(STARTS, thresholds, rates):
-        row, paths = {"start": start, "C": C, "eta": eta}, {}
-        for bound in BOUNDS:
-            runs = []
+    @functools.partial(jax.jit, static_argnums=0)
+    def compiled(bound, task, key, threshold, firsts, rates):
+        of_lane = functools.partial(run, bound, task, key, threshold)
+        return jax.vmap(of_lane)(firsts, rates)
+
+    settings = [(start, step) for start in STEPS for step in STEPS[start]]
+    for C in thresholds:
+        rates = jnp.asarray([step / C for _, step in settings], jnp.float32)
+        found: dict[str, list] = {bound: [] for bound in BOUNDS}
+        for bound, runs in found.items():
             for seed, (task, offset) in enumerate(tasks):
-                first, key = task.optimum + STARTS[start] * offset, jax.random.key(seed)
-                known = jnp.float32(C), jnp.float32(eta)
-                runs.append(compiled(bound, task, first, key, *known))
-            paths[bound] = [np.stack(parts) for parts in zip(*runs, strict=True)]
-            excess, snr, _ = paths[bound]
-            row[f"{bound}_excess"] = float(np.mean(excess[:, -1]))
-            row[f"{bound}_snr"] = float(np.mean(snr))
-        row["ratio"] = row["normalise_excess"] / row["clip_excess"]
-        yield row, paths
+                shifts = jnp.asarray([STARTS[start] for start, _ in settings])
+                firsts = task.optimum + shifts[:, None] * offset
+                known = jax.random.key(seed), jnp.float32(C), firsts, rates
+                excess, snr, models = compiled(bound, task, *known)
+                kept = models if seed == 0 else runs[0][2]
+                runs.append((np.asarray(excess), np.asarray(snr), kept))
+        for lane, (start, step) in enumerate(settings):
+            row, paths = {"start": start, "C": C, "eta": step / C}, {}
+            for bound, runs in found.items():
+                excess, snr = (np.stack([r[n][lane] for r in runs]) for n in (0, 1))
+                paths[bound] = excess, snr, np.asarray(runs[0][2][lane])
+                row[f"{bound}_excess"] = float(np.mean(excess[:, -1]))
+                row[f"{bound}_snr"] = float(np.mean(snr))
+            ratios = paths["normalise"][0][:, -1] / paths["clip"][0][:, -1]
+            row["ratio"], row["half_width"] = float(ratios.mean()), half_width(ratios)
+            yield row, paths
+
+
+def best_runs(paths: Mapping[tuple[str, float, float], dict]) -> Iterator[dict]:
+    """Yields the last excess of each seed, at the best eta for each C, and of all."""
+    for start, bound in itertools.product(STARTS, BOUNDS):
+        last = {
+            key[1:]: of[bound][0][:, -1] for key, of in paths.items() if key[0] == start
+        }
+        for C in [*sorted({C for C, _ in last}), "best"]:
+            mine = [key for key in last if C in (key[0], "best")]
+            chosen = min(mine, key=lambda key: last[key].mean())
+            for seed, excess in enumerate(last[chosen]):
+                row = {"start": start, "C": C, "method": bound, "seed": seed}
+                yield row | {
+                    "excess": float(excess),
+                    "of_C": chosen[0],
+                    "eta": chosen[1],
+                }
 
 
 def draw(paths: Mapping[tuple[str, float, float], dict], path) -> None:
     """Draws Figures 1 to 3, of paths by start, C and eta."""
     from matplotlib.figure import Figure  # takes a second to import
 
-    figure = Figure(figsize=(4 * len(THRESHOLDS), 13), layout="constrained")
-    panels = figure.subplots(4, len(THRESHOLDS), squeeze=False)
-    for column, C in enumerate(THRESHOLDS):
+    figure = Figure(figsize=(4 * len(DRAWN), 13), layout="constrained")
+    panels = figure.subplots(4, len(DRAWN), squeeze=False)
+    for column, C in enumerate(DRAWN):
         for panel, start in zip(panels[:2, column], STARTS, strict=True):
             panel.set(title=f"{start}, C = {C:g}", yscale="log", xlabel="round")
             for bound, style in zip(BOUNDS, ("--", "-"), strict=True):
-                for eta in RATES:
-                    excess = paths[start, C, eta][bound][0].mean(0)
-                    panel.plot(excess, style, label=f"{bound}, {eta:g}")
+                for step in STEPS[start]:
+                    excess = paths[start, C, step / C][bound][0].mean(0)
+                    panel.plot(excess, style, label=f"{bound}, C eta {step:g}")
+            panel.legend(fontsize="x-small")
         ratio, plane = panels[2:, column]
-        both = paths[next(iter(STARTS)), C, RATES[len(RATES) // 2]]
-        models = [both[bound][2][0] for bound in BOUNDS]
+        start = next(iter(STARTS))
+        both = paths[start, C, STEPS[start][len(STEPS[start]) // 2] / C]
+        models = [both[bound][2] for bound in BOUNDS]
         # The plane in which they move most, smoothed.
         axes = np.linalg.svd(np.concatenate(models), full_matrices=False)[2][:2]
         width = max(1, (len(models[0]) - 1) // 25)
@@ -137,7 +178,7 @@ def draw(paths: Mapping[tuple[str, float, float], dict], path) -> None:
         plane.set(title=f"trajectories, C = {C:g}")
     panels[0][0].set_ylabel("f(w) - f(w*)")
     panels[2][0].set_ylabel("signal to noise")
-    for panel in (panels[0][0], panels[2][0], panels[3][0]):
+    for panel in (panels[2][0], panels[3][0]):
         panel.legend(fontsize="small")
     files.write_figure(path, figure)
 
@@ -157,6 +198,7 @@ def main(workdir: str, rounds: int, seeds: int):
             yield row
 
     toy.record(rows(), folder / "table.csv")
+    files.write_rows(folder / "best.csv", [*best_runs(paths)])
     draw(paths, folder / "figures.png")
 
 
@@ -165,6 +207,6 @@ if __name__ == "__main__":
 
     WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the results.")
     ROUNDS = flags.DEFINE_integer("rounds", 500, "Rounds of a run.", 1)
-    SEEDS = flags.DEFINE_integer("seeds", 3, "Number of runs to average.", 1)
+    SEEDS = flags.DEFINE_integer("seeds", 10, "Number of paired runs.", 1)
     flags.mark_flag_as_required("workdir")
     command.run(lambda: main(WORKDIR.value, ROUNDS.value, SEEDS.value))

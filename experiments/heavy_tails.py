@@ -11,10 +11,12 @@ with and without clipping of the clients' updates, and a server that takes plain
 
 A row of heavy_tails.csv is a method at the rate and the threshold that are best on
 other runs: the final loss over the initial, its median and 0.95 quantile over runs.
+There the noise of a step is long or short as a whole. controls.csv has noise that is
+heavy in each coordinate by itself, and clients whose minima differ.
 """
 
 import functools
-from collections.abc import Sequence
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -38,12 +40,22 @@ CLIPS = (0.0, 0.3, 1.0, 3.0, 10.0)  # 0: none
 HIGH = 0.95  # the quantile of runs
 
 
-def students_t(key: jax.Array, tail: float, shape: tuple[int, int]) -> jax.Array:
-    """Returns the noise of local steps, shape=(steps, d): one length for each step."""
+def one_length(key: jax.Array, tail: float, shape: tuple[int, int]) -> jax.Array:
+    """Returns Student's t for local steps, shape=(steps, d): one length for a step."""
     direction, length = jax.random.split(key)
     normal = jax.random.normal(direction, shape)
     chi = jax.random.gamma(length, tail / 2, (shape[0], 1)) * 2
     return normal * jnp.sqrt(tail / chi)
+
+
+def each_coordinate(key: jax.Array, tail: float, shape: tuple[int, int]) -> jax.Array:
+    """Returns independent numbers of Student's t, by Bailey's polar method (1994)."""
+    first, second = jax.random.uniform(key, (2, *shape))
+    radius = jnp.sqrt(tail * ((1 - first) ** (-2 / tail) - 1))
+    return radius * jnp.cos(2 * jnp.pi * second)
+
+
+NOISES = {"one length": one_length, "each coordinate": each_coordinate}
 
 
 def quantile(found: np.ndarray) -> np.ndarray:
@@ -51,19 +63,28 @@ def quantile(found: np.ndarray) -> np.ndarray:
     return np.quantile(found, HIGH, axis=-1, method="higher")
 
 
-def measure(*, d: int, tail: float, rounds: int, numbers: int, runs: int):
-    """Yields a row for each server, without a sketch and with one, clipped and not.
+def measure(
+    servers, sizes, *, d=200, tail, rounds, runs=40, noise="one length", apart=0.0
+):
+    """Yields a row for each server and size of a message, clipped and not.
 
     Args:
-      numbers: the numbers of a sketch.
+      servers: some of `SERVERS`.
+      sizes: the numbers of a message; d is no sketch.
       runs: the number of runs of which quantiles are taken, and of which others choose
         the rate and the threshold.
+      noise: one of `NOISES`.
+      apart: the deviation of the minima of most clients from 0, the minimum of their
+        mean; those of each client are longer than those of the one before.
     """
     curvatures = jnp.geomspace(0.1, 1.0, d)
-    task = toy.Quadratics(jnp.tile(curvatures, (CLIENTS, 1)), jnp.zeros((CLIENTS, d)))
+    lengths = apart * np.geomspace(0.5, 2.0, CLIENTS)[:, None]
+    optima = lengths * np.random.default_rng(0).normal(size=(CLIENTS, d))
+    optima = jnp.asarray(optima - optima.mean(0), jnp.float32)
+    task = toy.Quadratics(jnp.tile(curvatures, (CLIENTS, 1)), optima)
 
     def left(op, server, rate, threshold, key):
-        """Returns the final loss of a run over the initial."""
+        """Returns the final excess of a run over the initial."""
         algorithm = algorithms.safl(
             toy.noisy(task.loss),
             sketch=op,
@@ -73,65 +94,72 @@ def measure(*, d: int, tail: float, rounds: int, numbers: int, runs: int):
         )
         options = {"steps": STEPS, "clients": CLIENTS, "chunk": CLIENTS}
         run = jnp.ones(d), key, jnp.zeros(rounds), lambda *_: None
-        noise = lambda key: students_t(key, tail, (STEPS, d))  # noqa: E731
-        end, _ = toy.trajectory(lambda _: algorithm, *run, noise=noise, **options)
+        draw = lambda key: NOISES[noise](key, tail, (STEPS, d))  # noqa: E731
+        end, _ = toy.trajectory(lambda _: algorithm, *run, noise=draw, **options)
         return jnp.sum(curvatures * end.server.params**2) / jnp.sum(curvatures)
 
-    keys = jax.random.split(jax.random.key(0), (2, runs))
-    for server, rates in RATES.items():
-        for count in (d, numbers):
-            op = sketch.count_sketch(count) if count < d else sketch.identity()
-            of_run = functools.partial(left, op, server)
-            chosen, reported = (_over_grid(of_run, rates, part) for part in keys)
-            for clipped, some in {"no": slice(0, 1), "yes": slice(1, None)}.items():
-                high = quantile(chosen[:, some])
-                best = np.unravel_index(np.argmin(high), high.shape)
-                mine = reported[:, some][best]
-                yield {
-                    "tail": tail,
-                    "server": server,
-                    "numbers": count,
-                    "clipped": clipped,
-                    "rounds": rounds,
-                    "rate": rates[best[0]],
-                    "threshold": CLIPS[some][best[1]],
-                    "median": float(np.median(mine)),
-                    "high": float(quantile(mine)),
-                }
+    choosing, reporting = jax.random.split(jax.random.key(0), (2, runs))
+    for server, count in itertools.product(servers, sizes):
+        op = sketch.count_sketch(count) if count < d else sketch.identity()
+        of_runs = _of_runs(functools.partial(left, op, server))
+        rates = RATES[server]
+        grid = [[of_runs(rate, clip, choosing) for clip in CLIPS] for rate in rates]
+        high = quantile(np.stack(grid))
+        for clipped, some in {"no": slice(0, 1), "yes": slice(1, None)}.items():
+            best = np.unravel_index(np.argmin(high[:, some]), high[:, some].shape)
+            rate, threshold = rates[best[0]], CLIPS[some][best[1]]
+            mine = of_runs(rate, threshold, reporting)
+            yield {
+                "tail": tail,
+                "server": server,
+                "numbers": count,
+                "clipped": clipped,
+                "rounds": rounds,
+                "rate": rate,
+                "threshold": threshold,
+                "median": float(np.median(mine)),
+                "high": float(quantile(mine)),
+            }
 
 
-def _over_grid(left, rates: Sequence[float], keys: jax.Array) -> np.ndarray:
-    """Returns the final loss over the initial, shape=(rates, thresholds, runs)."""
-    clips, runs = jnp.asarray(CLIPS), jax.vmap(left, (None, None, 0))
+def _of_runs(left):
+    """Returns `(rate, threshold, keys) -> losses`; of runs that diverge, infinite."""
+    compiled = jax.jit(jax.vmap(left, (None, None, 0)))
 
-    @jax.jit
-    def of_grid(keys):
-        def of_rate(rate):
-            return jax.lax.map(lambda clip: runs(rate, clip, keys), clips)
+    def of_runs(rate, threshold, keys) -> np.ndarray:
+        found = compiled(jnp.float32(rate), jnp.float32(threshold), keys)
+        return np.where(np.isfinite(found), found, np.inf)
 
-        return jax.lax.map(of_rate, jnp.asarray(rates))
-
-    found = np.asarray(of_grid(keys), np.float64)
-    return np.where(np.isfinite(found), found, np.inf)
+    return of_runs
 
 
-def main(workdir: str, tails: Sequence[float], rounds: Sequence[int]):
+def main(workdir: str, only: str):
     """Measures 200 parameters and sketches of 20 numbers, by 40 runs a method."""
-    path = files.writable_folder(workdir) / "heavy_tails.csv"
+    folder = files.writable_folder(workdir)
+    if only != "controls":
+        rows = (
+            row
+            for tail in (3.0, 1.5, 1.2)
+            for rounds in (100, 400)
+            for row in measure(tuple(RATES), (200, 20), tail=tail, rounds=rounds)
+        )
+        toy.record(rows, folder / "heavy_tails.csv")
+    harder = [("each coordinate", 0.0), ("one length", 1.0), ("each coordinate", 1.0)]
     rows = (
-        row
-        for tail in tails
-        for count in rounds
-        for row in measure(d=200, tail=tail, rounds=count, numbers=20, runs=40)
+        {"noise": noise, "apart": apart} | row
+        for noise, apart in harder
+        for tail in (3.0, 1.2)
+        for row in measure(
+            ("amsgrad",), (20,), tail=tail, rounds=400, noise=noise, apart=apart
+        )
     )
-    toy.record(rows, path)
+    toy.record(rows, folder / "controls.csv")
 
 
 if __name__ == "__main__":
     from launch import command
 
-    WORKDIR = flags.DEFINE_string("workdir", None, "Folder for heavy_tails.csv.")
-    TAILS = flags.DEFINE_multi_float("tail", [3.0, 1.5, 1.2], "Tail of the noise.", 0.1)
-    ROUNDS = flags.DEFINE_multi_integer("rounds", [100, 400], "Number of rounds.", 1)
+    WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the csv files.")
+    ONLY = flags.DEFINE_enum("only", "", ["", "controls"], "The one table to make.")
     flags.mark_flag_as_required("workdir")
-    command.run(lambda: main(WORKDIR.value, TAILS.value, ROUNDS.value))
+    command.run(lambda: main(WORKDIR.value, ONLY.value))

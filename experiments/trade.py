@@ -13,10 +13,12 @@ is best for it, and gradient descent the one that is best for that.
 Rows are in trade.csv for one local step, and in local_steps.csv for four: `spread` is
 sigma^2 of Song et al., `half_width` half of Student's 95% interval of the mean of
 `rounds` over seeds, `control` the rounds without a sketch, and `promised` the bits that
-are enough by the theorem.
+are enough by the theorem. best_steps.csv has one to eight local steps of clients whose
+minima differ, each at the step that is best for it, with a sketch and without.
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
@@ -33,13 +35,14 @@ from fl_sketch.core.wire import FLOAT_BITS
 from fl_sketch.theory import song
 from fl_sketch.workdir.tables import half_width
 
-MINUTES = 25
+MINUTES = 35
 
 ROUNDS = 64  # in a call, in all of which the error is to be small enough
 LANES = (7, 21)  # runs at a time: few that may take long, or many that race
 TUNING = (1000, 1001, 1002)  # seeds by which steps are chosen, apart from those counted
 OCTAVE = 4  # steps that are tried between one and twice it
 FURTHEST = 30 * OCTAVE
+MOST = 4000  # rounds of a run at a step near the best
 SIZES = (64, 32, 16, 8, 4)
 
 
@@ -94,6 +97,40 @@ def measure(
                 "bits": FLOAT_BITS * clients * b * mean,
                 "promised": FLOAT_BITS * clients * b * rounds,
             }
+
+
+def measure_best(
+    task: toy.Quadratics,
+    numbers: Sequence[int],
+    messages: Sequence[tuple[str, int]],
+    *,
+    accuracy: float = 1e-4,
+    seeds: Sequence[int] = range(5),
+) -> Iterator[dict]:
+    """Yields a row for each message and number of local steps, with the best step.
+
+    Other arguments are those of `measure`.
+    """
+    (clients, d), target = task.optima.shape, accuracy * task.known["f0"]
+    for (operator, b), K in itertools.product(messages, numbers):
+        runs = runs_of(task, K, target, operator, b)
+
+        def race(steps, runs=runs):
+            return runs(steps, TUNING, MOST, race=True).mean(axis=1)
+
+        short = 0.1 / (task.L * K * (1 + song.alpha(operator, d, b)))
+        step = best_step(race, short)
+        needed = runs([step], seeds, MOST)[0]
+        yield {
+            "operator": "none" if operator == "identity" else operator,
+            "b": b,
+            "local_steps": K,
+            "spread": task.sigma2,
+            "step": step,
+            "rounds": float(needed.mean()),
+            "half_width": half_width(list(needed)),
+            "bits": FLOAT_BITS * clients * b * float(needed.mean()),
+        }
 
 
 def best_step(race: Callable[[Sequence[float]], np.ndarray], first: float) -> float:
@@ -179,28 +216,34 @@ def runs_of(
     return runs
 
 
-def main(workdir: str):
+def main(workdir: str, only: str):
     """Measures 128 parameters of 5 clients whose minima agree, and do not."""
     folder = files.writable_folder(workdir)
-    for name, K, operators in (
-        ("trade.csv", 1, ("count_sketch", "srht", "gaussian")),
-        ("local_steps.csv", 4, ("count_sketch", "srht")),
-    ):
-        messages = [(operator, b) for operator in operators for b in SIZES]
+    alike, unlike = (
+        toy.quadratics(d=128, clients=5, condition=10.0, seed=0, apart=apart)
+        for apart in (0.0, 1.0)
+    )
 
-        def rows(K=K, messages=messages):
-            for apart in (0.0, 1.0):
-                task = toy.quadratics(
-                    d=128, clients=5, condition=10.0, seed=0, apart=apart
-                )
-                yield from measure(task, K, messages)
+    def messages(*operators):
+        return [(operator, b) for operator in operators for b in SIZES]
 
-        toy.record(rows(), folder / name)
+    of_one = messages("count_sketch", "srht", "gaussian")
+    of_four = messages("count_sketch", "srht")
+    of_best = [("identity", 128), *messages("count_sketch")]
+    tables = {
+        "trade": [measure(task, 1, of_one) for task in (alike, unlike)],
+        "local_steps": [measure(task, 4, of_four) for task in (alike, unlike)],
+        "best_steps": [measure_best(unlike, (1, 2, 4, 8), of_best)],
+    }
+    for name in [only] if only else tables:
+        toy.record(itertools.chain(*tables[name]), folder / f"{name}.csv")
 
 
 if __name__ == "__main__":
     from launch import command
 
     WORKDIR = flags.DEFINE_string("workdir", None, "Folder for the csv files.")
+    NAMES = ["trade", "local_steps", "best_steps"]
+    ONLY = flags.DEFINE_enum("only", "", ["", *NAMES], "The one table to make.")
     flags.mark_flag_as_required("workdir")
-    command.run(lambda: main(WORKDIR.value))
+    command.run(lambda: main(WORKDIR.value, ONLY.value))

@@ -17,15 +17,15 @@ from fl_sketch.core import files
 from fl_sketch.workdir import tables
 
 RESULTS = pathlib.Path(__file__).parents[1] / "results"
-MARGIN = 1.0  # point of accuracy, or per cent of bits
+MARGIN = 1.0  # point of accuracy, or per cent of bits or of loss
 TOP = """# Verdicts, cell by cell
 
 `python -m experiments.verdicts` makes this page from the rows that
 [pairs.csv](pairs.csv) names, and [the rule](README.md) says what the words mean. A
 difference is of what is claimed to be more, or as much, less the other: points of
-accuracy or of training error, or rounds, seed by seed, or per cent of bits, not paired,
-with Student's 95 % half-width. The second table has the searches of rates whose best
-point is at no end of its grid.
+accuracy or of training error, rounds, or per cent of the loss left, seed by seed, or
+per cent of bits, not paired, with Student's 95 % half-width. The second table has the
+searches of rates whose best point is at no end of its grid.
 """
 
 
@@ -54,8 +54,9 @@ def selected(name: str, where: str) -> list[dict[str, str]]:
 def difference(pair: dict[str, str]) -> tuple[float, float, int]:
     """Returns the first's score less the second's, its half-width, and its seeds.
 
-    Scores of seeds are paired, and in per cent but for rounds. Bits are means of five
-    seeds with intervals: this is the second's saving, in per cent of the first's.
+    Scores of seeds are paired, and in per cent but for rounds. Of `excess` and `bits`
+    this is the second's saving, in per cent of the first's, of each seed and of means
+    of five seeds with intervals.
     """
     places = pair["file"], pair["other"] or pair["file"]
     chosen = [
@@ -74,7 +75,9 @@ def difference(pair: dict[str, str]) -> tuple[float, float, int]:
             of_seeds.setdefault(row["seed"], []).append(float(row[pair["score"]]))
         unit = 1 if pair["score"].startswith("rounds") else 100
         means.append({s: unit * statistics.mean(own) for s, own in of_seeds.items()})
-    apart = [means[0][seed] - means[1][seed] for seed in means[0] if seed in means[1]]
+    both = [(means[0][seed], means[1][seed]) for seed in means[0] if seed in means[1]]
+    saves = pair["score"] == "excess"
+    apart = [100 * (1 - two / one) if saves else one - two for one, two in both]
     return statistics.mean(apart), tables.half_width(apart), len(apart)
 
 

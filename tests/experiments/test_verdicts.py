@@ -65,6 +65,12 @@ def test_differences_of_seeds_and_of_bits_by_hand(monkeypatch):
     at = {"score": "test_accuracy", "where": "round=9-10"}
     found = verdicts.difference(pair | at)  # 60 and 80, less 50 and 60
     assert found == (pytest.approx(15), pytest.approx(12.706 * 5, rel=1e-4), 2)
+    saved = {"score": "excess", "first": "seed=0; method=A", "where": "round=10"}
+    rows["runs.csv"] = [
+        row | {"excess": row["test_accuracy"]} for row in rows["runs.csv"]
+    ]
+    found = verdicts.difference(pair | saved)
+    assert found[0] == pytest.approx(100 * (1 - 0.5 / 0.7)) and found[2] == 1
     bits = {"file": "bits.csv", "other": "", "score": "bits", "where": "K=1"}
     found = verdicts.difference(bits | {"first": "b=4", "second": "b=2"})
     assert found[:2] == pytest.approx((50, 25))  # half of 30 % and 40 %
