@@ -229,6 +229,9 @@ CHANNELS = {
     "sketched_leaves": ChannelRow(
         always(channels.sketched(sketch.leaf_by_leaf(ANY))), ALL, (SKETCH,), empty=False
     ),
+    "halves": ChannelRow(
+        always(channels.halves(sketch.ams(24))), Claim.ADDITIVE | MEAN, (2 * SKETCH,)
+    ),
     "compressed": ChannelRow(
         compressed("qsgd"), MEAN | UNBIASED, (COMPRESSORS["qsgd"].bits,),
         compressor="qsgd",
