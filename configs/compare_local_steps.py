@@ -2,7 +2,7 @@
 
 Command: python -m launch.compare --config=configs/compare_local_steps.py:8 \
 --workdir=/tmp/compare_local_steps --data_dir=DATA
-Expect: a table like those of results/local_steps, whose argument is K: 2, 8 or 32.
+Expect: a table of test accuracy; the argument is K: 2, 8 or 32.
 
 A run has 800 / K rounds of K local steps, so that all see each image as often: the
 ResNet of 75,290 parameters, five clients and batches of 32 of configs/safl_claims.py.

@@ -33,7 +33,7 @@ PRINTED = {  # noise on messages: its epsilon, and the noise on sketches
 def earlier(z: float) -> float:
     """Returns epsilon by Renyi divergences and their first conversion, which is loose.
 
-    It is the least r + log(1 / delta) / (order - 1), and gives the printed numbers.
+    It is the least r + log(1 / delta) / (order - 1), and gives about the printed ones.
     """
     accountant = rdp.RdpAccountant()
     noise = dp_accounting.GaussianDpEvent(z)

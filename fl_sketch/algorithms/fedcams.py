@@ -3,6 +3,7 @@
 import optax
 
 from fl_sketch import channels, transforms
+from fl_sketch.core import validate
 from fl_sketch.core.protocols import Algorithm, Compressor
 from fl_sketch.sketch import compressors
 from fl_sketch.transforms import local
@@ -29,6 +30,9 @@ def fedcams(
     Reference: Wang, Lin and Chen (2022), ICML, Algorithm 2.
     """
     compressors.require_contraction("fedcams", compressor)
+    if validate.is_off(eps):
+        msg = "Expected eps > 0 for fedcams, a floor of what divides, got eps=0."
+        raise ValueError(msg)
     return Algorithm(
         local=local.sgd_steps(loss, client_optimizer(client_rate)),
         uplink=channels.error_feedback(channels.compressed(compressor)),

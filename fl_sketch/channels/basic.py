@@ -15,6 +15,7 @@ from fl_sketch.core.protocols import (
     Halves,
     Key,
     Linear,
+    Memory,
     Sketch,
     Tree,
 )
@@ -70,10 +71,20 @@ def halves(op: Sketch) -> Channel:
     """
     if op.fixed_key:
         msg = "Expected a sketch with a new key in every round, whose halves are "
-        raise ValueError(msg + "independent, got one with a fixed key.")
+        raise ValueError(msg + "independent, got a fixed key (or sketch.stored=True).")
+
+    def half_of(like):
+        return op.resize(max(1, op.size(like) // 2))
+
+    def init(params):
+        whole, both = op.size(params), 2 * half_of(params).size(params)
+        if both > whole:
+            msg = "Expected a sketch that can be halved, got one of "
+            raise ValueError(msg + f"{whole} entries, whose halves have {both}.")
+        return Memory()
 
     def protocol(update, memory, keys, round):
-        half = op.resize(max(1, op.size(update) // 2))
+        half = half_of(update)
         first, second = jax.random.split(keys.shared)
 
         def sketch(x):
@@ -86,7 +97,7 @@ def halves(op: Sketch) -> Channel:
         mean = yield Linear(sketch, update)
         return Delivery(back(mean), back(round.counted(sketch(update)))), memory
 
-    return Channel(protocol, contracts=lambda params: False)
+    return Channel(protocol, init, contracts=lambda params: False)
 
 
 def compressed(compressor: Compressor) -> Channel:

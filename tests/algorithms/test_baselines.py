@@ -242,6 +242,8 @@ BAD = {"compressor": compressors.qsgd(4)}
         ("ef21", {**BAD, "server": optax.sgd(0.1)}),
         ("cd_adam", {**BAD, "server_rate": 0.1}),
         ("fedcams", {**BAD, "client_rate": 0.1, "server_rate": 0.1}),
+        ("fedcams", {"compressor": WHOLE, "client_rate": 0.1, "server_rate": 0.1,
+                     "eps": 0.0}),
         ("cocktail_sgd", {"cocktail": compressors.qsgd(4), "client_rate": 0.1,
                           "server_rate": 0.1}),
     ],

@@ -60,6 +60,12 @@ def test_halves_need_fresh_keys_and_a_server_that_takes_them(op, server, line):
         )
 
 
+@pytest.mark.parametrize("op", [sketch.identity(), sketch.srht(1)])
+def test_a_sketch_that_cannot_be_halved_is_refused(op):
+    with pytest.raises(ValueError, match="can be halved, got one of .* whose halves"):
+        channels.halves(op).init(PARAMS)
+
+
 def through(channel, update):
     """Returns the end of a round of one client."""
     return single_client(channel, update, Keys(*[jax.random.key(0)] * 3))
