@@ -106,22 +106,20 @@ def measure(
         return jax.vmap(of_lane)(firsts, rates)
 
     settings = [(start, step) for start in STEPS for step in STEPS[start]]
+    shifts = jnp.asarray([STARTS[start] for start, _ in settings])[:, None]
     for C in thresholds:
         rates = jnp.asarray([step / C for _, step in settings], jnp.float32)
         found: dict[str, list] = {bound: [] for bound in BOUNDS}
         for bound, runs in found.items():
             for seed, (task, offset) in enumerate(tasks):
-                shifts = jnp.asarray([STARTS[start] for start, _ in settings])
-                firsts = task.optimum + shifts[:, None] * offset
+                firsts = task.optimum + shifts * offset
                 known = jax.random.key(seed), jnp.float32(C), firsts, rates
-                excess, snr, models = compiled(bound, task, *known)
-                kept = models if seed == 0 else runs[0][2]
-                runs.append((np.asarray(excess), np.asarray(snr), kept))
+                runs.append([*map(np.asarray, compiled(bound, task, *known))])
         for lane, (start, step) in enumerate(settings):
             row, paths = {"start": start, "C": C, "eta": step / C}, {}
             for bound, runs in found.items():
                 excess, snr = (np.stack([r[n][lane] for r in runs]) for n in (0, 1))
-                paths[bound] = excess, snr, np.asarray(runs[0][2][lane])
+                paths[bound] = excess, snr, runs[0][2][lane]
                 row[f"{bound}_excess"] = float(np.mean(excess[:, -1]))
                 row[f"{bound}_snr"] = float(np.mean(snr))
             ratios = paths["normalise"][0][:, -1] / paths["clip"][0][:, -1]

@@ -119,8 +119,15 @@ def page() -> str:
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
     out.writerow(["statement", "counted", "promised", "true"])
-    shown = song_g2, song_k3, chen_property_3, haddadpour_5, haddadpour_2, das_23
-    shown += (haddadpour_1,)
+    shown = (
+        song_g2,
+        song_k3,
+        chen_property_3,
+        haddadpour_5,
+        haddadpour_2,
+        das_23,
+        haddadpour_1,
+    )
     for name, counted, promised, true in (show() for show in shown):
         out.writerow([name, counted, f"{promised:.3g}", f"{true:.3g}"])
     return text.getvalue()
