@@ -12,6 +12,9 @@ edges, and flipped. The argument is a setting, a partition and a method:
 
   10, 100                  10 parties and 50 rounds; 100 parties, 10 in a round, and 500
   dirichlet                capped_dirichlet with 0.5, the benchmark's rule
+  published                the one partition by this rule that its accuracies are of, by
+                           experiments/niid_bench.py: with FL_SKETCH_DATA=DATA, from the
+                           root of the repository
   classes                  two classes each, here spread evenly over parties
   iid
   fedavg, fedprox          the benchmark's methods; SCAFFOLD adds its correction to
@@ -34,6 +37,7 @@ SETTINGS = {
 }
 PARTITIONS = {
     "dirichlet": {"data.partition": "capped_dirichlet", "data.alpha": 0.5},
+    "published": {"data.partition": "natural"},
     "classes": {"data.partition": "classes", "data.per_client": 2},
     "iid": {"data.partition": "iid"},
 }
@@ -74,5 +78,7 @@ def get_config(which: str = "10,dirichlet,fedavg"):
     config.compute.devices = 1  # with two, one waits for the other's larger clients
     for part, table in zip(parts, tables, strict=True):
         config.update_from_flattened_dict(table[part])
+    if "published" in parts:
+        config.data.name = f"experiments/niid_bench.py:of_{parts[0]}"
     config.eval_every = config.checkpoint_every = config.rounds // 50
     return config

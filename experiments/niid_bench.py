@@ -1,0 +1,95 @@
+"""CIFAR-10 as the first code of NIID-Bench divides it, and how unlike its parties are.
+
+python -m experiments.niid_bench
+
+The published accuracies are of one partition for 10 parties and one for 100, since that
+code draws with seed 2020 whatever seed a trial has. `of_10` and `of_100` are these, for
+`published` of configs/niid_bench.py. The command writes results/niid_bench/
+partitions.csv: how many classes a party has in effect, the exponential of the mean
+entropy of its labels, in partitions of many seeds. Both need the folder of CIFAR-10 in
+FL_SKETCH_DATA.
+"""
+
+import csv
+import io
+from collections.abc import Sequence
+
+import numpy as np
+
+from experiments.verdicts import RESULTS
+from fl_sketch import data
+from fl_sketch.core import files
+from fl_sketch.data import datasets
+
+SEED, ALPHA, FEWEST = 2020, 0.5, 10
+SEEDS = range(20)
+
+
+def of_10() -> dict[str, np.ndarray]:
+    """Returns CIFAR-10 with owners, the published 10 parties."""
+    return _owned(10)
+
+
+def of_100() -> dict[str, np.ndarray]:
+    """Returns CIFAR-10 with owners, the published 100 parties."""
+    return _owned(100)
+
+
+def parties(labels: np.ndarray, count: int, seed: int) -> list[np.ndarray]:
+    """Returns the examples of each party, by numpy's old generator as in that code."""
+    random = np.random.RandomState(seed)
+    held: list[list[int]] = [[]]
+    while min(map(len, held)) < FEWEST:
+        held = [[] for _ in range(count)]
+        for label in range(10):
+            members = np.flatnonzero(labels == label)
+            random.shuffle(members)
+            shares = random.dirichlet(np.full(count, ALPHA))
+            shares *= [len(own) < len(labels) / count for own in held]
+            cuts = np.cumsum(shares / shares.sum()) * len(members)
+            parts = np.split(members, cuts.astype(int)[:-1])
+            for own, part in zip(held, parts, strict=True):
+                own += [*part]
+    return [np.array(own) for own in held]
+
+
+def classes(labels: np.ndarray, held: Sequence[np.ndarray]) -> float:
+    """Returns the number of classes that a party has in effect."""
+    entropy = 0.0
+    for own in held:
+        shares = np.bincount(labels[own]) / len(own)
+        shares = shares[shares > 0]
+        entropy -= len(own) / len(labels) * shares @ np.log(shares)
+    return float(np.exp(entropy))
+
+
+def main() -> None:
+    """Writes partitions.csv."""
+    labels = datasets.load("cifar10").train.targets
+    table = io.StringIO()
+    rows = csv.writer(table, lineterminator="\n")
+    rows.writerow(["parties", "rule", "seed", "classes"])
+    for count in (10, 100):
+        for seed in (SEED, *SEEDS):
+            found = classes(labels, parties(labels, count, seed))
+            rows.writerow([count, "theirs", seed, found])
+        for seed in SEEDS:
+            own = data.capped_dirichlet(labels, count, ALPHA, seed=seed)
+            found = classes(labels, [own.of(client) for client in range(count)])
+            rows.writerow([count, "capped_dirichlet", seed, found])
+    files.write_text(RESULTS / "niid_bench" / "partitions.csv", table.getvalue())
+
+
+def _owned(count: int) -> dict[str, np.ndarray]:
+    splits = datasets.load("cifar10")
+    owners = np.empty(len(splits.train.targets), np.int32)
+    for number, own in enumerate(parties(splits.train.targets, count, SEED)):
+        owners[own] = number
+    parts = {"train": splits.train, "test": splits.test}
+    arrays = {f"{name}_inputs": part.inputs for name, part in parts.items()}
+    arrays |= {f"{name}_targets": part.targets for name, part in parts.items()}
+    return arrays | {"owners": owners}
+
+
+if __name__ == "__main__":
+    main()
