@@ -11,6 +11,10 @@ after its first rounds, and SAFL is added at that size. All methods use the same
 examples in a round: two local steps of 32, or one gradient of 64. Every method is tuned
 over four rates in all rounds, and over more until the best rate is not at an end.
 
+`controls` after the colon (configs/compare_cifar10.py:controls) asks why 1-bit Adam is
+ahead: FedAdam with one gradient, and SAFL at 1/8, which is 1-bit Adam's size with its
+first rounds, with local steps and with one gradient.
+
 MARINA's rate is constant, and those of the others follow a cosine. FetchSGD forgets as
 in the code that was released with its paper. If errors are subtracted, as printed, they
 grow without bound when many of the largest estimates share buckets (on SST-2 within 22
@@ -61,7 +65,8 @@ def get_comparison(which: str = "100"):
     """Returns the methods, unsketched FedAdam first.
 
     Args:
-      which: how many times smaller messages are than the model, a whole number.
+      which: how many times smaller messages are than the model, a whole number, or
+        "controls".
     """
     return of_task("cifar10", which)
 
@@ -71,20 +76,30 @@ def of_task(task: str, which: str) -> Comparison:
 
     Args:
       task: one of `safl_claims.TASKS`.
-      which: how many times smaller messages are than the model, a whole number.
+      which: how many times smaller messages are than the model, a whole number, or
+        "controls".
 
     Raises:
-      ValueError: in one line, for anything but a whole number from 1 on.
+      ValueError: in one line, for anything else.
     """
-    if not which.isdigit() or int(which) < 1:
-        msg = f"Expected a compression after the colon, 100 say, got {which}."
-        raise ValueError(msg)
     base = safl_claims.get_config(f"{task},100x")
-    compression = float(which)
-    compressed = {"compressor.compression": compression}
     # For methods without local steps: the same examples per round.
     batch = base.client.steps * base.client.batch
     gradient = {"client.steps": 1, "client.batch": batch}
+    if which == "controls":
+        eighth, safl = {"sketch.compression": 8.0}, {"server.rate": RATES[task]["safl"]}
+        adam = {"server.rate": RATES[task]["fedadam"]}
+        methods = {
+            "FedAdam, one gradient": Method({"algorithm": "fedopt", **gradient}, adam),
+            "SAFL, 1/8": Method(eighth, safl),
+            "SAFL, 1/8, one gradient": Method(eighth | gradient, safl),
+        }
+        return Comparison(base, methods, widen=3)
+    if not which.isdigit() or int(which) < 1:
+        msg = f"Expected a compression after the colon, 100 say, got {which}."
+        raise ValueError(msg)
+    compression = float(which)
+    compressed = {"compressor.compression": compression}
     safl = {
         f"SAFL, 1/{which}": {"sketch.compression": compression},
         "SAFL, 1/32": {"sketch.compression": 32.0},
