@@ -1,9 +1,12 @@
-"""NIID-Bench's partition, and its number of classes."""
+"""NIID-Bench's partition, its number of classes, and its SCAFFOLD."""
 
+import jax
 import numpy as np
 import pytest
 
 from experiments import niid_bench
+from fl_sketch import algorithms, data, engine
+from fl_sketch.run import simulate
 
 pytestmark = pytest.mark.fast
 
@@ -22,6 +25,36 @@ def test_parties_share_all_examples_and_a_full_one_gets_no_more(seed):
 
 
 def test_parties_of_one_class_have_one_and_equal_ones_all():
-    one = [np.flatnonzero(LABELS == label) for label in range(10)]
+    one = [np.flatnonzero(label == LABELS) for label in range(10)]
     assert niid_bench.classes(LABELS, one) == pytest.approx(1)
     assert niid_bench.classes(LABELS, np.split(np.arange(1000), 5)) == pytest.approx(10)
+
+
+@pytest.mark.parametrize("cohort", [6, 2])
+def test_scaffold_from_a_network_is_another_if_some_are_absent(cohort):
+    """The first round is the same, since c_i - c is zero; later ones of a part are not."""
+    random = np.random.default_rng(0)
+    examples = random.normal(size=(12, 3)), random.normal(size=(12, 2))
+    clients = data.clients(examples, data.iid(12, 6, seed=0))
+
+    def ends(make, rounds):
+        algorithm = make(
+            lambda w, batch: ((batch[0] @ w - batch[1]) ** 2).mean(),
+            client_rate=0.05,
+            server_rate=1.0,
+            steps=2,
+        )
+        drawn = engine.fixed_size(6, cohort)
+        work = {
+            "key": jax.random.key(0),
+            "steps": 2,
+            "batch": 2,
+            "cohort": drawn,
+            "rounds": rounds,
+        }
+        return simulate(algorithm, np.zeros((3, 2)), clients, **work).state.params
+
+    for rounds in (1, 3):
+        pair = ends(algorithms.scaffold, rounds), ends(niid_bench.scaffold, rounds)
+        same = rounds == 1 or cohort == 6
+        assert np.allclose(*pair, atol=1e-6) == same
