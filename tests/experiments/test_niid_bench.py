@@ -32,7 +32,7 @@ def test_parties_of_one_class_have_one_and_equal_ones_all():
 
 @pytest.mark.parametrize("cohort", [6, 2])
 def test_scaffold_from_a_network_is_another_if_some_are_absent(cohort):
-    """The first round is the same, since c_i - c is zero; later ones of a part are not."""
+    """The first round is the same, since c_i - c is zero. Later ones differ."""
     random = np.random.default_rng(0)
     examples = random.normal(size=(12, 3)), random.normal(size=(12, 2))
     clients = data.clients(examples, data.iid(12, 6, seed=0))
@@ -52,7 +52,7 @@ def test_scaffold_from_a_network_is_another_if_some_are_absent(cohort):
             "cohort": drawn,
             "rounds": rounds,
         }
-        return simulate(algorithm, np.zeros((3, 2)), clients, **work).state.params
+        return simulate(algorithm, np.zeros((3, 2)), clients, **work).params
 
     for rounds in (1, 3):
         pair = ends(algorithms.scaffold, rounds), ends(niid_bench.scaffold, rounds)
