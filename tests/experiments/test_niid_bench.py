@@ -1,6 +1,7 @@
 """NIID-Bench's partition, its number of classes, and its SCAFFOLD."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -31,8 +32,12 @@ def test_parties_of_one_class_have_one_and_equal_ones_all():
 
 
 @pytest.mark.parametrize("cohort", [6, 2])
-def test_scaffold_from_a_network_is_another_if_some_are_absent(cohort):
+@pytest.mark.parametrize("zeros", [False, True])
+def test_scaffold_as_there_is_another_if_some_are_absent(cohort, zeros, monkeypatch):
     """The first round is the same, since c_i - c is zero. Later ones differ."""
+    if zeros:  # only the sum over fewer parties is left
+        none = lambda params: jax.tree.map(jnp.zeros_like, params)
+        monkeypatch.setattr(niid_bench, "_network", none)
     random = np.random.default_rng(0)
     examples = random.normal(size=(12, 3)), random.normal(size=(12, 2))
     clients = data.clients(examples, data.iid(12, 6, seed=0))
