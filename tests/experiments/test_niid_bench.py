@@ -3,6 +3,7 @@
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -56,7 +57,7 @@ def test_scaffold_as_there_is_another_if_some_are_absent(cohort, monkeypatch):
             ends(make, rounds) for make in (algorithms.scaffold, niid_bench.scaffold)
         ]
         with monkeypatch.context() as patch:  # only the sum over fewer parties is left
-            patch.setattr(niid_bench, "_network", np.zeros_like)
+            patch.setattr(niid_bench, "_network", jnp.zeros_like)
             found.append(ends(niid_bench.scaffold, rounds))
         for one, two in itertools.combinations(found, 2):
             same = rounds == 1 or cohort == 6
