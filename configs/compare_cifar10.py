@@ -87,12 +87,15 @@ def of_task(task: str, which: str) -> Comparison:
     batch = base.client.steps * base.client.batch
     gradient = {"client.steps": 1, "client.batch": batch}
     if which == "controls":
-        eighth, safl = {"sketch.compression": 8.0}, {"server.rate": RATES[task]["safl"]}
-        adam = {"server.rate": RATES[task]["fedadam"]}
+        eighth = {"sketch.compression": 8.0}
+        controls = {
+            "FedAdam, one gradient": ("fedadam", {"algorithm": "fedopt", **gradient}),
+            "SAFL, 1/8": ("safl", eighth),
+            "SAFL, 1/8, one gradient": ("safl", eighth | gradient),
+        }
         methods = {
-            "FedAdam, one gradient": Method({"algorithm": "fedopt", **gradient}, adam),
-            "SAFL, 1/8": Method(eighth, safl),
-            "SAFL, 1/8, one gradient": Method(eighth | gradient, safl),
+            name: Method(own, {"server.rate": RATES[task][family]})
+            for name, (family, own) in controls.items()
         }
         return Comparison(base, methods, widen=3)
     if not which.isdigit() or int(which) < 1:

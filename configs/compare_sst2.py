@@ -13,5 +13,5 @@ from configs import compare_cifar10
 
 
 def get_comparison(which: str = "100"):
-    """Returns the methods, unsketched FedAdam first; `which` is as there."""
+    """Returns the methods of SST-2; `which` is as in configs/compare_cifar10.py."""
     return compare_cifar10.of_task("sst2", which)
