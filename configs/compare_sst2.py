@@ -2,8 +2,7 @@
 
 Command: python -m launch.compare --config=configs/compare_sst2.py \
 --workdir=/tmp/compare_sst2 --data_dir=DATA
-Expect: a table like that of results/peers_sst2, where FedAdam and SAFL were tuned in
-75 rounds.
+Expect: a table like that of results/peers_sst2.
 
 Clients take five local steps of 32, or one gradient of 160, and rates have grids of
 their own. Everything else is as in configs/compare_cifar10.py.
