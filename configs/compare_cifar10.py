@@ -2,8 +2,7 @@
 
 Command: python -m launch.compare --config=configs/compare_cifar10.py \
 --workdir=/tmp/compare_cifar10 --data_dir=DATA
-Expect: a table like that of results/peers_cifar10, where FedAdam and SAFL at 1/100 were
-tuned over three rates.
+Expect: a table like that of results/peers_cifar10.
 
 An argument after a colon sets how many times smaller messages are than the model, 100
 by default (configs/compare_cifar10.py:1000). 1-bit Adam has one size, 32 times smaller

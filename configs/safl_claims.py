@@ -4,8 +4,7 @@ Command: python -m launch.train --config=configs/safl_claims.py:cifar10,100x \
 --workdir=/tmp/cifar10_100x --data_dir=DATA
 Command: python -m launch.compare --config=configs/safl_claims.py:sst2 \
 --workdir=/tmp/sst2 --data_dir=DATA
-Expect: tables like those of results/safl_cifar10 and results/safl_sst2, whose searches
-were shorter on SST-2.
+Expect: tables like those of results/safl_cifar10 and results/safl_sst2.
 
 The argument after the colon is a task, and for a single run the claim:
   10x, 100x, 1000x, tiny   the size of messages; tiny: 20 and 100 numbers
