@@ -12,7 +12,8 @@ with and without clipping of the clients' updates, and a server that takes plain
 A row of heavy_tails.csv is a method at the rate and the threshold that are best on
 other runs: the final loss over the initial, its median and 0.95 quantile over runs.
 There the noise of a step is long or short as a whole. controls.csv has noise that is
-heavy in each coordinate by itself, and clients whose minima differ.
+heavy in each coordinate by itself, clients whose minima differ, and either noise at the
+typical length of the other.
 """
 
 import functools
@@ -28,7 +29,7 @@ from experiments import toy
 from fl_sketch import algorithms, sketch, transforms
 from fl_sketch.core import files
 
-MINUTES = 35
+MINUTES = 40
 
 SERVERS = {"sgd": optax.sgd, "amsgrad": transforms.paper_amsgrad}
 CLIENTS, STEPS, CLIENT_RATE = 10, 2, 0.1
@@ -58,13 +59,28 @@ def each_coordinate(key: jax.Array, tail: float, shape: tuple[int, int]) -> jax.
 NOISES = {"one length": one_length, "each coordinate": each_coordinate}
 
 
+def typical_length(noise: str, tail: float, d: int) -> float:
+    """Returns the median length of the noise of a step, of 10,000."""
+    drawn = NOISES[noise](jax.random.key(0), tail, (10_000, d))
+    return float(jnp.median(jnp.linalg.norm(drawn, axis=1)))
+
+
 def quantile(found: np.ndarray) -> np.ndarray:
     """Returns the high quantile over the last axis; runs that diverge are infinite."""
     return np.quantile(found, HIGH, axis=-1, method="higher")
 
 
 def measure(
-    servers, sizes, *, d=200, tail, rounds, runs=40, noise="one length", apart=0.0
+    servers,
+    sizes,
+    *,
+    d=200,
+    tail,
+    rounds,
+    runs=40,
+    noise="one length",
+    scale=1.0,
+    apart=0.0,
 ):
     """Yields a row for each server and size of a message, clipped and not.
 
@@ -74,6 +90,7 @@ def measure(
       runs: the number of runs of which quantiles are taken, and of which others choose
         the rate and the threshold.
       noise: one of `NOISES`.
+      scale: by which the noise is multiplied.
       apart: the deviation of the minima of most clients from 0, the minimum of their
         mean; those of each client are longer than those of the one before.
     """
@@ -94,7 +111,7 @@ def measure(
         )
         options = {"steps": STEPS, "clients": CLIENTS, "chunk": CLIENTS}
         run = jnp.ones(d), key, jnp.zeros(rounds), lambda *_: None
-        draw = lambda key: NOISES[noise](key, tail, (STEPS, d))  # noqa: E731
+        draw = lambda key: scale * NOISES[noise](key, tail, (STEPS, d))  # noqa: E731
         end, _ = toy.trajectory(lambda _: algorithm, *run, noise=draw, **options)
         return jnp.sum(curvatures * end.server.params**2) / jnp.sum(curvatures)
 
@@ -144,13 +161,33 @@ def main(workdir: str, only: str):
             for row in measure(tuple(RATES), (200, 20), tail=tail, rounds=rounds)
         )
         toy.record(rows, folder / "heavy_tails.csv")
-    harder = [("each coordinate", 0.0), ("one length", 1.0), ("each coordinate", 1.0)]
+    lengths = {
+        (noise, tail): typical_length(noise, tail, 200)
+        for noise, tail in itertools.product(NOISES, (3.0, 1.2))
+    }
+    short, long = lengths["one length", 1.2], lengths["each coordinate", 1.2]
+    harder = [
+        ("each coordinate", 3.0, lengths["each coordinate", 3.0], 0.0),
+        ("each coordinate", 1.2, long, 0.0),
+        ("one length", 3.0, lengths["one length", 3.0], 1.0),
+        ("one length", 1.2, short, 1.0),
+        ("each coordinate", 3.0, lengths["each coordinate", 3.0], 1.0),
+        ("each coordinate", 1.2, long, 1.0),
+        ("one length", 1.2, long, 0.0),
+        ("each coordinate", 1.2, short, 0.0),
+        ("each coordinate", 3.0, long, 0.0),
+    ]
     rows = (
-        {"noise": noise, "apart": apart} | row
-        for noise, apart in harder
-        for tail in (3.0, 1.2)
+        {"noise": noise, "length": length, "apart": apart} | row
+        for noise, tail, length, apart in harder
         for row in measure(
-            ("amsgrad",), (20,), tail=tail, rounds=400, noise=noise, apart=apart
+            ("amsgrad",),
+            (20,),
+            tail=tail,
+            rounds=400,
+            noise=noise,
+            scale=length / lengths[noise, tail],
+            apart=apart,
         )
     )
     toy.record(rows, folder / "controls.csv")
