@@ -176,6 +176,7 @@ def main(workdir: str, only: str):
         ("one length", 1.2, long, 0.0),
         ("each coordinate", 1.2, short, 0.0),
         ("each coordinate", 3.0, long, 0.0),
+        ("each coordinate", 3.0, short, 0.0),
     ]
     rows = (
         {"noise": noise, "length": length, "apart": apart} | row
